@@ -1,0 +1,53 @@
+"""One plot style, and the one way a chart reaches a page: as a PNG that carries its alt text."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito (2008), by what they stand for throughout the course.
+COLORS = {
+    "cached": "#0072B2",
+    "uncached": "#D55E00",
+    "right": "#009E73",
+    "wrong": "#D55E00",
+    "new": "#E69F00",
+    "keys": "#0072B2",
+    "values": "#CC79A7",
+    "weights": "#56B4E9",
+    "quiet": "#767676",
+}
+
+
+def subplots(*args: Any, **kwargs: Any) -> tuple["Figure", Any]:
+    """`plt.subplots` in the course's style."""
+    import matplotlib.pyplot as plt
+
+    plt.style.use(Path(__file__).with_name("kvlab.mplstyle"))
+    return plt.subplots(*args, **kwargs)
+
+
+def show(figure: "Figure", alt: str) -> None:
+    """Display a figure as a PNG with `alt` as its text, and close it.
+
+    The alt text goes into the output's metadata, where nbconvert and other viewers look for it, and is the plain-text
+    form of the output.
+
+    Raises:
+        ValueError: no alt text; a reader who cannot see the picture would get nothing.
+    """
+    if not alt.strip():
+        raise ValueError("show: alt is empty, say in a sentence what the picture shows")
+    import matplotlib.pyplot as plt
+    from IPython.display import display
+
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    plt.close(figure)
+    display(
+        {"image/png": buffer.getvalue(), "text/plain": alt},
+        metadata={"image/png": {"alt": alt}},
+        raw=True,
+    )
