@@ -1,5 +1,7 @@
 """One plot style, and the one way a chart reaches a page: as a PNG that carries its alt text."""
 
+from base64 import b64encode
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,3 +53,13 @@ def show(figure: "Figure", alt: str) -> None:
         metadata={"image/png": {"alt": alt}},
         raw=True,
     )
+
+
+def figure_html(figure: "Figure", alt: str) -> str:
+    """A figure as an `<img>` with its alt text, for use inside a larger piece of HTML; closes the figure."""
+    import matplotlib.pyplot as plt
+
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    plt.close(figure)
+    return f'<img alt="{escape(alt, quote=True)}" src="data:image/png;base64,{b64encode(buffer.getvalue()).decode()}">'

@@ -1,0 +1,5 @@
+"""`python -m kvlab` is the command `kvlab`."""
+
+from kvlab.cli import app
+
+app()
