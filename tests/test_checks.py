@@ -87,7 +87,7 @@ def test_a_stub_is_not_attempted(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "mistake"), each_mistake())
 def test_every_mistake_is_refused_and_named(name: str, mistake: Mistake) -> None:
-    outcome = examine(exercise(name), mistake.wrong)
+    outcome = examine(exercise(name), mistake.submission())
     assert outcome.verdict in ("incorrect", "error"), f"{mistake.id} passed the check of {name}"
     assert outcome.mistake is not None, f"{mistake.id} was refused and not named: {Report(cards()[name], outcome)}"
     assert outcome.mistake.id == mistake.id

@@ -24,7 +24,7 @@ def table() -> str:
     for name in cards():
         rows = []
         for mistake in exercise(name).mistakes:
-            outcome = examine(exercise(name), mistake.wrong)
+            outcome = examine(exercise(name), mistake.submission())
             named = outcome.mistake.id if outcome.mistake else "none"
             stage = outcome.failure.stage.says if outcome.failure else "not refused"
             rows.append(f"| {mistake.id} | {named} | {stage} |")

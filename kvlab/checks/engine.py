@@ -92,7 +92,7 @@ def diagnose(
     reached = _probes_up_to_first_failure(exercise, expected, seen)
     alike = []
     for mistake in exercise.mistakes:
-        theirs = observations(exercise, mistake.wrong)
+        theirs = observations(exercise, mistake.submission())
         agrees = [same(t, s, p.tolerance) for t, s, p in zip(theirs, seen, probes, strict=True)]
         if all(agrees):
             return mistake

@@ -60,13 +60,19 @@ class Mistake:
     id: snake case, unique within the exercise.
     sentence: what someone who wrote this believes that is not so.
     question: one question that leads out of it; it does not give the solution away.
-    wrong: the implementation, of the exercise's own signature.
+    wrong: the implementation, of the exercise's own signature; with `fresh`, a function that makes it anew, for a
+        mistake that lies in state which outlives one run.
     """
 
     id: str
     sentence: str
     question: str
     wrong: Any
+    fresh: bool = False
+
+    def submission(self) -> Any:
+        """The wrong implementation, as if just typed in."""
+        return self.wrong() if self.fresh else self.wrong
 
 
 @dataclass(frozen=True)
