@@ -90,7 +90,8 @@ check(step)
 # {card projection_counts}
 #
 # `n` tokens are generated one at a time from nothing: step `t` runs over `t` tokens without a cache, over one token
-# with it. How many tokens are sent through the projections in the whole run? `n` may be 0 and may be large: exact integers.
+# with it. How many tokens are sent through the projections in the whole run? `n` may be 0 and may be large: exact
+# integers.
 
 # %%
 def projection_counts(n):
