@@ -169,5 +169,5 @@ def attention(
     n_kv_heads, n_total = k.shape[:2]
     v_dim = expect("v", v, ("n_kv_heads", "n_total", "v_dim"), n_kv_heads=n_kv_heads, n_total=n_total)["v_dim"]
     n_heads, n_new, _ = weights.shape
-    grouped = weights.reshape(n_kv_heads, -1, n_total)
+    grouped = weights.reshape(n_kv_heads, n_heads // n_kv_heads * n_new, n_total)
     return (grouped @ v).reshape(n_heads, n_new, v_dim)

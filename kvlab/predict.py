@@ -38,7 +38,7 @@ class Prediction:
         import ipywidgets
 
         if self.options:
-            field = ipywidgets.ToggleButtons(options=self.options, value=None)
+            field = ipywidgets.ToggleButtons(options=self.options, value=None, style={"button_width": "auto"})
         else:
             field = ipywidgets.Text(placeholder="your guess, then Enter", continuous_update=False)
         kept = ipywidgets.HTML()
