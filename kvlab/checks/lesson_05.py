@@ -57,7 +57,7 @@ def _scaled(change: Callable[[float], Any]) -> Callable[..., Any]:
 
 
 def _whole_bytes_per_element(round_: Callable[[float], int]) -> Callable[..., Any]:
-    return lambda *sizes: _cache_bytes(*sizes[:5], round_(sizes[5]))
+    return lambda *sizes: _cache_bytes(*(*sizes[:5], round_(sizes[5])))
 
 
 CACHE_BYTES = Exercise(
