@@ -2,8 +2,14 @@
 
 from collections.abc import Iterator
 
+import hypothesis
 import jaxtyping
 import pytest
+
+# Fixed examples: a run that fails, fails for everyone. No deadline: a busy machine is no fault of the code.
+hypothesis.settings.register_profile("kvlab", derandomize=True, deadline=None, max_examples=50)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("kvlab")
 
 
 @pytest.fixture

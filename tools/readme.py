@@ -34,30 +34,35 @@ class Lesson:
 def read_lesson(source: Path) -> Lesson:
     """Read a lesson's title, question, minutes and need of a GPU from its first cell.
 
-    The cell starts with `# NN Title`, then the question in bold, and ends with a line such as
-    `Minutes: 30. GPU: not needed.`
+    The cell starts with `# NN Title`; the last paragraph before "After this lesson you can" is the question, which may
+    begin with "The question:"; the last line has "Minutes: 30" or "30 minutes" and a word about a GPU.
 
     Raises:
         ValueError: a part is missing; the message names the file and the part.
     """
-    first = source.read_text().split("\n# %%")[0].removeprefix("# %% [markdown]\n")
-    text = re.sub(r"^# ?", "", first, flags=re.MULTILINE)
+    cell = source.read_text().split("\n# %%")[0]
+    text = re.sub(r"^# ?", "", cell, flags=re.MULTILINE).replace("**", "")
+    opening, _, rest = text.partition("After this lesson you can")
+    last = rest.rstrip().rpartition("\n")[2]
+    title = re.search(rf"^# {source.stem[:2]} (.+)$", opening, re.MULTILINE)
+    question = " ".join(opening.rstrip().rpartition("\n\n")[2].removeprefix("The question:").split())
+    minutes = re.search(r"Minutes: (\d+)|(\d+) minutes", last)
     parts = {
-        "`# NN Title`": rf"^# {source.stem[:2]} (.+)$",
-        "the question in bold": r"^\*\*(.+?)\*\*$",
-        "`Minutes: N.`": r"^Minutes: (\d+)\.",
-        "`GPU: ....`": r"GPU: ([^.]+)\.",
+        "the title": title,
+        "a question": question.endswith("?"),
+        "the minutes": minutes,
+        "a word about a GPU": "GPU" in last,
     }
-    found = {name: re.search(pattern, text, flags=re.MULTILINE | re.DOTALL) for name, pattern in parts.items()}
-    if missing := [name for name, match in found.items() if not match]:
+    if missing := [part for part, found in parts.items() if not found]:
         raise ValueError(f"{source.name}: the first cell lacks {', '.join(missing)}")
-    title, question, minutes, gpu = (" ".join(match[1].split()) for match in found.values() if match)
-    return Lesson(source.stem, title, question, int(minutes), gpu)
+    assert title and minutes
+    gpu = "no, used if there is one" if re.search(r"\b(if|when|used|uses)\b", last) else "no"
+    return Lesson(source.stem, title[1], question[0].upper() + question[1:], int(minutes[1] or minutes[2]), gpu)
 
 
 def table(sources: list[Path]) -> str:
     """The README's table of lessons, in Markdown."""
-    head = ["| lesson | question | minutes | GPU |", "|---|---|---|---|"]
+    head = ["| lesson | question | minutes | needs a GPU? |", "|---|---|---|---|"]
     return "\n".join(head + [read_lesson(source).row for source in sources])
 
 

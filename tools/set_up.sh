@@ -88,4 +88,8 @@ install -r requirements.txt ||
     fail "not every package could be installed, the reason stands above; the next try goes on from here"
 # setuptools is in requirements.txt: building kvlab itself needs no network.
 install --no-deps --no-build-isolation -e .
+# Pages that nbconvert and JupyterLab export keep the alt text of pictures.
+ln -sfn "$PWD/tools/nbconvert/kvlab" $ENVIRONMENT/share/jupyter/nbconvert/templates/kvlab
+mkdir -p $ENVIRONMENT/etc/jupyter
+echo '{"HTMLExporter": {"template_name": "kvlab"}}' >$ENVIRONMENT/etc/jupyter/jupyter_config.json
 touch $STAMP

@@ -1,0 +1,50 @@
+# kvlab: the two commands are `make lab` and `make test`. Works with GNU make 3.81 and BSD tools.
+#
+#   make lab LAB_ARGS="--no-browser --port 8899"    options for JupyterLab
+#   make test TEST_ARGS="-k offset_mask"            options for pytest
+#   make bench BENCH_ARGS="--help"                  options for the benchmark
+#   make .venv PYTHON=python3.12                    the Python to build the environment with
+#   make .venv TORCH_INDEX=                         torch from the usual index, not PyTorch's CPU builds
+
+LAB_ARGS ?=
+TEST_ARGS ?=
+BENCH_ARGS ?=
+BUILD_ARGS ?=
+
+RUN = .venv/bin/python
+
+# One BLAS thread a test worker: pytest runs a worker a core, and two threads on one core wait for each other.
+ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 VECLIB_MAXIMUM_THREADS=1
+
+.PHONY: help lab test check build bench clean
+
+help: ## Print this list.
+	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+lab: .venv/built ## Open the course in JupyterLab, at lesson 00 (LAB_ARGS="--no-browser --port 8899").
+	@$(RUN) tools/lab.py $(LAB_ARGS)
+
+test: .venv/built ## Run every notebook, test and documented example (TEST_ARGS="-k mask").
+	@$(ONE_THREAD) $(RUN) -m pytest -n auto --dist loadscope --durations=10 $(TEST_ARGS)
+
+check: .venv/built ## Lint, formatting, types, and whether what is generated equals its source; changes nothing.
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+	@$(RUN) tools/build.py --check
+
+build: .venv/built ## Execute and write all notebooks, the README's table and picture (one lesson: BUILD_ARGS=03).
+	@$(RUN) tools/build.py $(BUILD_ARGS)
+
+bench: .venv/built ## Measure this machine and write results/*.json, which lesson 07 shows.
+	@$(RUN) -m kvlab.bench $(BENCH_ARGS)
+
+clean: ## Remove the environment and all caches; nothing that is committed.
+	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+.venv: .venv/built ## Build or update the environment; every other target does it when it is needed.
+
+# PYTHON and TORCH_INDEX given to make reach the script through the environment.
+.venv/built: requirements.txt pyproject.toml tools/set_up.sh
+	@sh tools/set_up.sh
