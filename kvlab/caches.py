@@ -1,6 +1,6 @@
 """The NumPy caches of the course, behind one protocol: append new rows, get back all rows that attention may read."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -8,13 +8,15 @@ from numpy.typing import DTypeLike
 
 from kvlab.shapes import expect, expect_count
 
-Rows = Float[np.ndarray, "n_kv_heads n_rows head_dim"]
+New = Float[np.ndarray, "n_kv_heads n_new head_dim"]
+Stored = Float[np.ndarray, "n_kv_heads n_total head_dim"]
 
 
+@runtime_checkable
 class Cache(Protocol):
     """What a decoder layer needs of a cache. One cache a layer, one row set a sequence."""
 
-    def append(self, k_new: Rows, v_new: Rows) -> tuple[Rows, Rows]:
+    def append(self, k_new: New, v_new: New) -> tuple[Stored, Stored]:
         """Store (n_kv_heads, n_new, head_dim) keys and values; return all (k, v), oldest first."""
         ...
 
@@ -50,7 +52,7 @@ class ConcatCache:
         self._k: np.ndarray | None = None
         self._v: np.ndarray | None = None
 
-    def append(self, k_new: Rows, v_new: Rows) -> tuple[Rows, Rows]:
+    def append(self, k_new: New, v_new: New) -> tuple[Stored, Stored]:
         """See Cache.append. The dtype follows the first append. Returned arrays are read-only and never change later.
 
         Raises:
@@ -97,7 +99,7 @@ class StaticCache:
         self._v = np.zeros((n_kv_heads, max_len, head_dim), dtype)
         self._length = 0
 
-    def append(self, k_new: Rows, v_new: Rows) -> tuple[Rows, Rows]:
+    def append(self, k_new: New, v_new: New) -> tuple[Stored, Stored]:
         """See Cache.append. Returns read-only views of the filled part, which a reset followed by appends overwrites.
 
         Raises:
@@ -130,7 +132,7 @@ class StaticCache:
         return self._k.nbytes + self._v.nbytes
 
 
-def _expect_rows(k_new: Rows, v_new: Rows, n_kv_heads: int, head_dim: int) -> int:
+def _expect_rows(k_new: New, v_new: New, n_kv_heads: int, head_dim: int) -> int:
     """Check one append's arrays against the cache's shape; return n_new."""
     axes = ("n_kv_heads", "n_new", "head_dim")
     n_new = expect("k_new", k_new, axes, n_kv_heads=n_kv_heads, head_dim=head_dim)["n_new"]

@@ -33,12 +33,15 @@ class DecoderConfig:
     head_dim: int = 8
     d_ff: int = 48
     positions: Literal["rope", "learned", "alibi"] = "rope"
-    rope_base: float = 10000.0
+    rope_base: float | int = 10000.0
     max_positions: int = 256  # rows of the learned table; RoPE and ALiBi have no such limit
 
 
 def make_weights(config: DecoderConfig, seed: int = 0, dtype: DTypeLike = np.float64) -> dict[str, Any]:
     """Random weights, the same for the same seed. Matrices are (in, out), so that a token row is `x @ w`.
+
+    Embeddings are small, attention is sharp and loud: with equal scales everywhere the tied head would repeat the last
+    token for ever, whatever the context, and no cache could be seen to matter.
 
     Returns:
         "embed" (vocab_size, d_model), tied to the output head; "final_norm" (d_model,); "positions"
@@ -48,8 +51,11 @@ def make_weights(config: DecoderConfig, seed: int = 0, dtype: DTypeLike = np.flo
     rng = np.random.default_rng(seed)
     c = config
 
-    def matrix(n_in: int, n_out: int) -> np.ndarray:
-        return (rng.standard_normal((n_in, n_out)) / np.sqrt(n_in)).astype(dtype)
+    def matrix(n_in: int, n_out: int, scale: float = 1.0) -> np.ndarray:
+        return (rng.standard_normal((n_in, n_out)) * (scale / np.sqrt(n_in))).astype(dtype)
+
+    def table(n_rows: int) -> np.ndarray:
+        return (0.2 * rng.standard_normal((n_rows, c.d_model))).astype(dtype)
 
     def gain() -> np.ndarray:
         return (1 + 0.1 * rng.standard_normal(c.d_model)).astype(dtype)
@@ -57,10 +63,10 @@ def make_weights(config: DecoderConfig, seed: int = 0, dtype: DTypeLike = np.flo
     layers = [
         {
             "attn_norm": gain(),
-            "wq": matrix(c.d_model, c.n_heads * c.head_dim),
+            "wq": matrix(c.d_model, c.n_heads * c.head_dim, scale=2.0),
             "wk": matrix(c.d_model, c.n_kv_heads * c.head_dim),
             "wv": matrix(c.d_model, c.n_kv_heads * c.head_dim),
-            "wo": matrix(c.n_heads * c.head_dim, c.d_model),
+            "wo": matrix(c.n_heads * c.head_dim, c.d_model, scale=3.0),
             "mlp_norm": gain(),
             "w_gate": matrix(c.d_model, c.d_ff),
             "w_up": matrix(c.d_model, c.d_ff),
@@ -69,12 +75,12 @@ def make_weights(config: DecoderConfig, seed: int = 0, dtype: DTypeLike = np.flo
         for _ in range(c.n_layers)
     ]
     weights = {
-        "embed": rng.standard_normal((c.vocab_size, c.d_model)).astype(dtype),
+        "embed": table(c.vocab_size),
         "final_norm": gain(),
         "layers": layers,
     }
     if c.positions == "learned":
-        weights["positions"] = rng.standard_normal((c.max_positions, c.d_model)).astype(dtype)
+        weights["positions"] = table(c.max_positions)
     return weights
 
 
@@ -126,7 +132,7 @@ class TinyDecoder:
         c = self.config
         return [make() if make else ConcatCache(c.n_kv_heads, c.head_dim) for _ in range(c.n_layers)]
 
-    def make_trace(self, bytes_per_element: float | None = None) -> Trace:
+    def make_trace(self, bytes_per_element: float | int | None = None) -> Trace:
         """An empty Trace of this model's cache shape, priced at its dtype unless told otherwise."""
         c = self.config
         size = self.dtype.itemsize if bytes_per_element is None else bytes_per_element
@@ -154,14 +160,21 @@ class TinyDecoder:
             (n_new, vocab_size).
 
         Raises:
-            ValueError: ids that are no row of known tokens, not one cache a layer, or caches of unequal length.
+            ValueError: ids that are no row of known tokens, not one cache a layer, caches of unequal length, positions
+                or a mask that do not fit; the caches are as they were.
         """
         n_new, n_past = self._expect(ids, caches)
         if positions is None:
             positions = np.arange(n_past, n_past + n_new)
+        # All that can be refused is refused here, before the first layer's cache takes a row.
+        _expect_ints("positions", positions, n_new=n_new)
+        if mask is not None:
+            expect("mask", mask, ("n_new", "n_total"), n_new=n_new, n_total=n_past + n_new)
+            if not mask.any(axis=1).all():
+                raise ValueError(f"mask: row {int(mask.any(axis=1).argmin())} is all False, each query needs a key")
+        x = self._embed(ids, positions)
         if trace is not None:
             trace.begin(n_new, n_past)
-        x = self._embed(ids, positions)
         for i, layer in enumerate(self.weights["layers"]):
             h = rms_norm(x, layer["attn_norm"])
             x = x + self._attend(i, layer, h, positions, caches, mask, trace)
@@ -213,9 +226,7 @@ class TinyDecoder:
         return merge_heads(attention(q, k, v, mask, bias)) @ layer["wo"]
 
     def _expect(self, ids: Ids, caches: Sequence[Cache] | None) -> tuple[int, int]:
-        n_new = expect("ids", ids, ("n_new",))["n_new"]
-        if not np.issubdtype(ids.dtype, np.integer):
-            raise ValueError(f"ids: expected integers, got {ids.dtype}")
+        n_new = _expect_ints("ids", ids)
         if n_new and not 0 <= ids.min() <= ids.max() < self.config.vocab_size:
             raise ValueError(f"ids must be 0 to {self.config.vocab_size - 1}, got {ids.min()} to {ids.max()}")
         if caches is None:
@@ -226,6 +237,13 @@ class TinyDecoder:
         if len(lengths) > 1:
             raise ValueError(f"caches: the layers must hold equally many tokens, got lengths {sorted(lengths)}")
         return n_new, lengths.pop()
+
+
+def _expect_ints(name: str, ids: Ids, **sizes: int) -> int:
+    n_new = expect(name, ids, ("n_new",), **sizes)["n_new"]
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"{name}: expected integers, got {ids.dtype}")
+    return n_new
 
 
 def generate(
