@@ -37,7 +37,7 @@ def time_with_many_synchronizations(step, n_warmup, n_steps, synchronize, clock)
         return clock()
 
     times = []
-    for i in range(n_warmup + n_steps):
+    for _ in range(n_warmup + n_steps):
         before = now()
         step()
         times.append(now() - before)

@@ -18,6 +18,7 @@ from pages import silent_pictures
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = build.lesson_sources()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ASSIGNMENTS = sorted((ROOT / "exercises").glob("*.ipynb")) + sorted((ROOT / "solutions").glob("*.ipynb"))
 CORE = ["00", "01", "02", "03", "04", "05", "06", "07"]
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -34,7 +35,7 @@ def outputs(notebook: Any) -> list[tuple[int, Any]]:
 # Sources and what is built from them
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("source", build.all_sources(), ids=lambda p: f"{p.parent.parent.name}-{p.stem}")
 def test_notebook_equals_its_source(source: Path) -> None:
     assert build.difference(source) is None
 
@@ -89,12 +90,13 @@ def test_a_changed_cell_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     source.write_text("# %% [markdown]\n# # 09 Title\n\n# %%\nx = 1\n")
     name = "notebooks/09_name.ipynb"
     assert build.difference(source) == f"{name}: not built, run make build"
-    nbformat.write(build.read_source(source), build.notebook_path(source))
+    for target, notebook in build.notebooks_of(source).items():
+        nbformat.write(notebook, target)
     assert build.difference(source) is None
     source.write_text(source.read_text().replace("x = 1", "x = 2"))
     assert build.difference(source) == f"{name}: cell 1 differs from notebooks/src/09_name.py, run make build"
     source.write_text(source.read_text().replace("x = 2", "x = 1") + "\n# %%\ny = 2\n")
-    assert build.difference(source) == f"{name}: 2 cells, its source has 3"
+    assert build.difference(source) == f"{name}: 2 cells, its source makes 3, run make build"
 
 
 def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
@@ -178,34 +180,27 @@ def test_every_picture_has_alt_text(path: Path) -> None:
 
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
-# What a lesson may name before it is written: its exercise, and a lesson after the last one.
-ANNOUNCED = []
-if len(list((ROOT / "exercises").glob("*.ipynb"))) < len(CORE):
-    ANNOUNCED.append(r"\.\./exercises/\d\d_\w+\.ipynb")
-if len(SOURCES) < len(CORE):
-    ANNOUNCED.append(r"\d\d_\w+\.ipynb")
 
 
-def broken_links(text: str, folder: Path, announced: list[str]) -> list[str]:
+def broken_links(text: str, folder: Path) -> list[str]:
     local = [target for target in LINK.findall(text) if not re.match(r"\w+:", target)]
-    missing = [target for target in local if not (folder / target).exists()]
-    return [target for target in missing if not any(re.fullmatch(pattern, target) for pattern in announced)]
+    return [target for target in local if not (folder / target).exists()]
 
 
 def test_the_search_for_links_finds_broken_ones(tmp_path: Path) -> None:
     (tmp_path / "a.md").touch()
-    text = "[a](a.md) [a](a.md#part) [b](b.md) ![c](c.png) [d](https://example.org) [e](../exercises/01_e.ipynb)"
-    assert broken_links(text, tmp_path, [r"\.\./exercises/\d\d_\w+\.ipynb"]) == ["b.md", "c.png"]
+    text = "[a](a.md) [a](a.md#part) [b](b.md) ![c](c.png) [d](https://example.org)"
+    assert broken_links(text, tmp_path) == ["b.md", "c.png"]
 
 
 def test_links_of_the_readme_resolve() -> None:
-    assert broken_links(readme.README.read_text(), ROOT, []) == []
+    assert broken_links(readme.README.read_text(), ROOT) == []
 
 
-@each_notebook
+@pytest.mark.parametrize("path", NOTEBOOKS + ASSIGNMENTS, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_links_of_a_notebook_resolve(path: Path) -> None:
     text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
-    assert broken_links(text, path.parent, ANNOUNCED) == []
+    assert broken_links(text, path.parent) == []
 
 
 # One list of versions

@@ -1,15 +1,18 @@
 """Build what is generated: notebooks, the README's table, its picture. `python tools/build.py [--check] [NN ...]`.
 
-A source is `notebooks/src/NN_name.py`; the notebook built from it is `notebooks/NN_name.ipynb`, executed. `--check`
-executes nothing: it compares the cells (type, source, tags, id) of the committed notebooks with their sources, and the
-rest byte for byte.
+A lesson `notebooks/src/NN_name.py` becomes `notebooks/NN_name.ipynb`, executed. Exercises `solutions/src/NN_name.py`
+become `solutions/NN_name.ipynb`, executed so that anything but "passed" fails the build, and `exercises/NN_name.ipynb`
+with stubs, not executed. `--check` executes nothing: it compares the cells (type, source, id, tags and what nbgrader
+reads) of the committed notebooks with their sources, and the rest byte for byte.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import assignments
 import jupytext
 import nbformat
 import readme
@@ -17,19 +20,30 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "notebooks" / "src"
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def notebook_path(source: Path) -> Path:
-    """notebooks/src/NN_name.py -> notebooks/NN_name.ipynb."""
-    return source.parent.parent / f"{source.stem}.ipynb"
+def lesson_sources(numbers: list[str] | None = None, folder: str = "notebooks") -> list[Path]:
+    """The sources of `folder` in the order of the course, or those of the lessons with these numbers."""
+    found = sorted((ROOT / folder / "src").glob("[0-9][0-9]_*.py"))
+    return [s for s in found if not numbers or s.stem[:2] in numbers]
 
 
-def lesson_sources(numbers: list[str] | None = None) -> list[Path]:
-    """The sources in the order of the course, or those of the lessons with these numbers."""
-    return [s for s in sorted(SOURCES.glob("[0-9][0-9]_*.py")) if not numbers or s.stem[:2] in numbers]
+def notebooks_of(source: Path) -> dict[Path, Any]:
+    """The unexecuted notebooks that one source makes, by where they belong.
+
+    Raises:
+        assignments.BadSource: a solution source with unbalanced marks, say.
+    """
+    name = f"{source.stem}.ipynb"
+    if source.parent.parent.name == "notebooks":
+        return {ROOT / "notebooks" / name: read_source(source)}
+    prepared = assignments.prepare(read_source(source), source)
+    return {
+        ROOT / "solutions" / name: assignments.solution_of(prepared),
+        ROOT / "exercises" / name: assignments.exercise_of(prepared),
+    }
 
 
 def read_source(source: Path) -> Any:
@@ -74,48 +88,60 @@ def join_streams(outputs: list[Any]) -> list[Any]:
     return joined
 
 
-def cells_of(notebook: Any) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    """What a notebook and its source must agree on."""
-    return [(c["id"], c.cell_type, c.source, tuple(c.metadata.get("tags", []))) for c in notebook.cells]
+def cells_of(notebook: Any) -> list[dict[str, Any]]:
+    """What a notebook and its source must agree on: all but outputs."""
+    return [
+        {"id": c["id"], "type": c.cell_type, "source": c.source}
+        | {key: c.metadata.get(key) for key in ("tags", "nbgrader")}
+        for c in notebook.cells
+    ]
 
 
 def build(source: Path) -> None:
-    """Execute one lesson and write its notebook; nothing is written when a cell raises."""
-    notebook = read_source(source)
-    target = notebook_path(source)
-    execute(notebook, target.parent)
-    nbformat.validate(notebook)
-    nbformat.write(notebook, target)
-    print(f"{target.relative_to(ROOT)}: {len(notebook.cells)} cells, {target.stat().st_size // 1000} kB")
+    """Write the notebooks of one source, executed where they are to be; nothing is written when a cell raises."""
+    made = notebooks_of(source)
+    for target, notebook in made.items():
+        if target.parent.name != "exercises":
+            os.environ["KVLAB_STRICT"] = "1" if target.parent.name == "solutions" else "0"
+            execute(notebook, target.parent)
+        nbformat.validate(notebook)
+    for target, notebook in made.items():
+        nbformat.write(notebook, target)
+        print(f"{target.relative_to(ROOT)}: {len(notebook.cells)} cells, {target.stat().st_size // 1000} kB")
 
 
 def difference(source: Path) -> str | None:
-    """One line about how a committed notebook departs from its source; None when it does not."""
-    target = notebook_path(source)
-    name = target.relative_to(ROOT)
-    if not target.exists():
-        return f"{name}: not built, run make build"
-    built, wanted = cells_of(nbformat.read(target, as_version=4)), cells_of(read_source(source))
-    for i, (ours, theirs) in enumerate(zip(built, wanted, strict=False)):
-        if ours != theirs:
-            return f"{name}: cell {i} differs from {source.relative_to(ROOT)}, run make build"
-    return None if len(built) == len(wanted) else f"{name}: {len(built)} cells, its source has {len(wanted)}"
+    """One line about how a source's committed notebooks depart from it; None when they do not."""
+    for target, notebook in notebooks_of(source).items():
+        name = target.relative_to(ROOT)
+        if not target.exists():
+            return f"{name}: not built, run make build"
+        built, wanted = cells_of(nbformat.read(target, as_version=4)), cells_of(notebook)
+        for i, (ours, theirs) in enumerate(zip(built, wanted, strict=False)):
+            if ours != theirs:
+                return f"{name}: cell {i} differs from {source.relative_to(ROOT)}, run make build"
+        if len(built) != len(wanted):
+            return f"{name}: {len(built)} cells, its source makes {len(wanted)}, run make build"
+    return None
+
+
+def all_sources(numbers: list[str] | None = None) -> list[Path]:
+    """Sources of lessons and of exercises."""
+    return lesson_sources(numbers) + lesson_sources(numbers, "solutions")
 
 
 def without_source() -> list[str]:
     """A line for each notebook whose source is gone."""
-    built = {notebook_path(source) for source in lesson_sources()}
-    return [
-        f"{path.relative_to(ROOT)}: has no source in {SOURCES.relative_to(ROOT)}"
-        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
-        if path not in built
-    ]
+    built = {target for source in all_sources() for target in notebooks_of(source)}
+    folders = ("notebooks", "solutions", "exercises")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).glob("*.ipynb"))]
+    return [f"{path.relative_to(ROOT)}: has no source" for path in paths if path not in built]
 
 
 def check(sources: list[Path]) -> int:
     found = [line for source in sources if (line := difference(source))] + without_source()
     found += [f"{path.relative_to(ROOT)}: out of date, run make build" for path in readme.stale(lesson_sources())]
-    print("\n".join(found) or f"{len(sources)} notebooks equal their sources, README.md and its picture are up to date")
+    print("\n".join(found) or f"notebooks equal their {len(sources)} sources, README.md and its picture are up to date")
     return 1 if found else 0
 
 
@@ -124,16 +150,16 @@ def main() -> int:
     parser.add_argument("lessons", nargs="*", help="numbers of the lessons to build, such as 03; all when left out")
     parser.add_argument("--check", action="store_true", help="compare, build nothing; exit 1 on a difference")
     arguments = parser.parse_args()
-    sources = lesson_sources(arguments.lessons)
+    sources = all_sources(arguments.lessons)
     if not sources:
-        print(f"no source matches {' '.join(arguments.lessons)} in {SOURCES.relative_to(ROOT)}", file=sys.stderr)
+        print(f"no source matches {' '.join(arguments.lessons)}", file=sys.stderr)
         return 2
     if arguments.check:
         return check(sources)
     for source in sources:
         try:
             build(source)
-        except CellExecutionError as error:
+        except (CellExecutionError, assignments.BadSource) as error:
             print(f"{source.relative_to(ROOT)}: {error}", file=sys.stderr)
             return 1
     for path in readme.write(lesson_sources()):

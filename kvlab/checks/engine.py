@@ -55,21 +55,22 @@ def examine(exercise: Exercise, submission: Any, limit_s: float = LIMIT_S) -> Ou
     except OutOfTime:
         stage = next(stage for stage in exercise.stages if running in stage.probes)
         return Outcome("timeout", failure=Failure(stage, running, "the time", None, f"no answer within {limit_s:g} s"))
-    expected = _expected(exercise)
+    expected = _observed(exercise)
     verdict, works, failure = _first_failure(exercise, expected, seen)
     if failure is None:
         return Outcome("passed", works)
     return Outcome(verdict, works, failure, diagnose(exercise, expected, seen))
 
 
-_references: dict[str, list[Observation | Raised]] = {}
+_known: dict[tuple[str, str], list[Observation | Raised]] = {}
 
 
-def _expected(exercise: Exercise) -> list[Observation | Raised]:
-    """What the reference shows; worked out once a process, since probes always give it the same inputs."""
-    if exercise.id not in _references:
-        _references[exercise.id] = observations(exercise, exercise.reference)
-    return _references[exercise.id]
+def _observed(exercise: Exercise, which: Mistake | None = None) -> list[Observation | Raised]:
+    """What the reference or a mistake shows; worked out once a process, since probes always give the same inputs."""
+    key = exercise.id, which.id if which else ""
+    if key not in _known:
+        _known[key] = observations(exercise, which.submission() if which else exercise.reference)
+    return _known[key]
 
 
 def observations(exercise: Exercise, submission: Any) -> list[Observation | Raised]:
@@ -102,7 +103,7 @@ def diagnose(
     reached = _probes_up_to_first_failure(exercise, expected, seen)
     alike = []
     for mistake in exercise.mistakes:
-        theirs = observations(exercise, mistake.submission())
+        theirs = _observed(exercise, mistake)
         agrees = [same(t, s, p.tolerance) for t, s, p in zip(theirs, seen, probes, strict=True)]
         if all(agrees):
             return mistake

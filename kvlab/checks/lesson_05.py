@@ -354,7 +354,9 @@ def _fits(memory_bytes: int, weight_bytes: int, per_token: int, seq_len: int) ->
 
 MAX_SEQUENCES = Exercise(
     id="max_sequences",
-    reference=lambda m, w, p, s: max(0, (m - w) // (p * s)),
+    reference=lambda memory_bytes, weight_bytes, per_token, seq_len: max(
+        0, (memory_bytes - weight_bytes) // (per_token * seq_len)
+    ),
     stages=[
         Stage("whole sequences beside the weights", [_fits(100, 40, 2, 5), _fits(100, 33, 2, 5), _fits(100, 37, 2, 5)]),
         Stage("the last sequence fits exactly or not at all", [_fits(61, 41, 2, 5), _fits(60, 41, 2, 5)]),

@@ -380,7 +380,7 @@ class _KeepsItsOwn(_Layer):
 CACHED_ATTENTION = Exercise(
     id="CachedAttention",
     is_class=True,
-    reference=CachedAttention,
+    reference=lambda d_model, n_heads, n_kv_heads, head_dim: CachedAttention(d_model, n_heads, n_kv_heads, head_dim),
     stages=[
         Stage("four matrices without bias", [Probe("CachedAttention(10, 6, 2, 4)", _parameters)]),
         Stage("one token, and a prompt", [_layer_steps(1), _layer_steps(5)]),

@@ -100,9 +100,7 @@ class _Device:
 
     def step(self) -> None:
         if self.n_steps >= len(self.times_ms):
-            raise Malformed(
-                f"time_decode: step was called more often than n_warmup + n_steps, {len(self.times_ms)} times"
-            )
+            raise Malformed(f"time_decode: step was called more than n_warmup + n_steps = {len(self.times_ms)} times")
         self.now_ms += 0.25
         self.busy_until_ms = max(self.busy_until_ms, self.now_ms) + self.times_ms[self.n_steps]
         self.n_steps += 1

@@ -3,7 +3,7 @@
 #
 # New tokens stand at the end of everything the cache holds. The mask and the positions have to know it.
 #
-# Lesson: [03 The offset mask](../notebooks/03_offset_mask.ipynb).
+# Lesson: [03 Masks and positions with a cache](../notebooks/03_offset_mask.ipynb).
 
 # %%
 import numpy as np

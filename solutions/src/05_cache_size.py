@@ -3,7 +3,7 @@
 #
 # From six numbers, then from a model's config.json, then the two questions that everybody asks of the result.
 #
-# Lesson: [05 The size of a cache](../notebooks/05_cache_size.ipynb).
+# Lesson: [05 Cache size](../notebooks/05_cache_size.ipynb).
 
 # %%
 from kvlab.checks import check, hint, progress

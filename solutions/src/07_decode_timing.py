@@ -36,10 +36,10 @@ check(decode_floor_ms)
 #
 # {card time_decode}
 #
-# `step()` queues one decode step and may return before it is done; `synchronize()` returns when the device has finished;
-# `clock()` answers in seconds. Run `n_warmup` steps that do not count, then `n_steps` that do, each timed by itself.
-# The device must be synchronized before *every* reading of the clock. Return the median in milliseconds: the mean of the
-# middle two for an even number of steps.
+# `step()` queues one decode step and may return before it is done; `synchronize()` returns when the device has
+# finished; `clock()` answers in seconds. Run `n_warmup` steps that do not count, then `n_steps` that do, each timed by
+# itself. The device must be synchronized before *every* reading of the clock. Return the median in milliseconds: the
+# mean of the middle two for an even number of steps.
 #
 # The check runs your function on a simulated device, whose clock moves only when work is queued or waited for.
 
