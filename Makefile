@@ -15,17 +15,21 @@ RUN = .venv/bin/python
 
 # One BLAS thread a test worker: pytest runs a worker a core, and two threads on one core wait for each other.
 ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 VECLIB_MAXIMUM_THREADS=1
+PYTEST = $(ONE_THREAD) $(RUN) -m pytest -n auto --dist loadscope --durations=10
 
-.PHONY: help lab test check build bench clean
+.PHONY: help lab test test-all check build bench clean
 
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 lab: .venv/built ## Open the course in JupyterLab, at lesson 00 (LAB_ARGS="--no-browser --port 8899").
 	@$(RUN) tools/lab.py $(LAB_ARGS)
 
 test: .venv/built ## Run every notebook, test and documented example (TEST_ARGS="-k mask").
-	@$(ONE_THREAD) $(RUN) -m pytest -n auto --dist loadscope --durations=10 $(TEST_ARGS)
+	@$(PYTEST) -m "not slow" $(TEST_ARGS)
+
+test-all: .venv/built ## The same with the slow tests, one of which installs nbgrader: what CI runs.
+	@$(PYTEST) $(TEST_ARGS)
 
 check: .venv/built ## Lint, formatting, types, and whether what is generated equals its source; changes nothing.
 	@$(RUN) -m ruff check .

@@ -79,10 +79,11 @@ def progress(
     from kvlab.checks.files import Unusable, progress_rows, progress_table
 
     try:
-        print(json.dumps(progress_rows(folder), indent=1) if as_json else progress_table(str(folder)))
+        rows = progress_rows(folder)
     except Unusable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
+    print(json.dumps(rows, indent=1) if as_json else progress_table(rows))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from kvlab.checks import notebook
 from kvlab.checks.engine import LIMIT_S
 from kvlab.checks.limits import OutOfTime, learner_line, time_limit
 from kvlab.checks.registry import UnknownExercise, card, cards, exercise
+from kvlab.checks.report import VERDICTS
 
 GRACE_S = 5.0  # for a child that is past its limit to say so itself, before it is ended
 
@@ -271,14 +272,8 @@ def progress_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def progress_table(folder: str = ".") -> str:
+def progress_table(rows: list[dict[str, Any]]) -> str:
     """`progress_rows` as text, a line a lesson, and the sum."""
-    from kvlab.checks.report import VERDICTS
-
-    try:
-        rows = progress_rows(Path(folder))
-    except Unusable as error:
-        return str(error)
     lines = []
     for lesson in dict.fromkeys(row["lesson"] for row in rows):
         of_lesson = [row for row in rows if row["lesson"] == lesson]

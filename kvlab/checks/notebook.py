@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kvlab.checks.engine import Outcome, examine
@@ -67,10 +68,13 @@ def hint(name: str) -> None:
 
 
 def progress(folder: str = ".") -> None:
-    """Print what is passed in the exercise notebooks of a folder, as they are saved. See `kvlab progress`."""
-    from kvlab.checks.files import progress_table
+    """Print what is passed in the exercise notebooks of a folder, as they are saved. The same as `kvlab progress`."""
+    from kvlab.checks.files import Unusable, progress_rows, progress_table
 
-    print(progress_table(folder))
+    try:
+        print(progress_table(progress_rows(Path(folder))))
+    except Unusable as error:
+        print(error)
 
 
 def _strict() -> bool:
