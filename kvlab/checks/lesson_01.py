@@ -39,7 +39,8 @@ SOFTMAX = Exercise(
         Stage("scores near 1,000 stay finite", [_rows([1000.0, 1001.0]), _rows([-1000.0, -1001.0])]),
         Stage("rows of very different size keep their own weights", [_rows([[1000.0, 1000.0], [-1000.0, -1001.0]])]),
         Stage(
-            "hidden entries (-inf) take no weight", [_rows([-np.inf, 0.0, 1.0]), _rows([[-np.inf, 2.0], [1.0, 3.0]])]
+            "hidden entries (-inf) take no weight",
+            [_rows([-np.inf, 0.0, 1.0]), _rows([[-np.inf, 2.0], [1.0, 3.0]]), _rows([-np.inf, -1000.0, -1001.0])],
         ),
         Stage("float32 in, float32 or wider out", [_rows([[0.5, 1.5, -2.0]], np.float32)]),
     ],
@@ -98,6 +99,13 @@ SOFTMAX = Exercise(
             "A small number is added to the sum, against a division by zero: every row then sums to less than 1.",
             "After its maximum is subtracted, can the sum of a row's exponentials still be 0?",
             lambda x: (lambda e: e / (e.sum(axis=-1, keepdims=True) + 1e-6))(np.exp(x - x.max(-1, keepdims=True))),
+        ),
+        Mistake(
+            "hidden_as_a_number",
+            "-inf is replaced by a number before the maximum is taken: where scores are as low as that number, hidden "
+            "entries take weight.",
+            "What weight does a hidden entry get when all other scores of its row are near -1,000?",
+            lambda x: softmax(np.where(np.isneginf(x), -1000.0, x)),
         ),
         Mistake(
             "changes_its_input",

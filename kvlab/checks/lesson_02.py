@@ -60,6 +60,14 @@ def _dtype(dtype: Any) -> Probe:
     return Probe(f"append {np.dtype(dtype)} twice", run)
 
 
+def _narrower_chunk(make: Any) -> Observation:
+    """float64 rows stay as exact as they were when a float32 chunk follows."""
+    cache = make(N_KV_HEADS, HEAD_DIM)
+    _append(cache, *_rows(3))
+    k_all, v_all = _append(cache, *_rows(2, np.float32, seed=1))
+    return {"k": observe(k_all), "v": observe(v_all)}
+
+
 def _new_cache_is_empty(make: Any) -> Observation:
     return {"len": _length(make(N_KV_HEADS, HEAD_DIM))}
 
@@ -75,10 +83,15 @@ def _zeros_are_tokens(make: Any) -> Observation:
 def _inputs_changed_later(make: Any) -> Observation:
     cache = make(N_KV_HEADS, HEAD_DIM)
     k_new, v_new = _rows(3)
-    _append(cache, k_new, v_new)
+    k_first, v_first = _append(cache, k_new, v_new)
     k_new[:], v_new[:] = 7.0, 7.0  # the caller reuses its arrays
     k_all, v_all = _append(cache, *_rows(1, seed=1))
-    return {"k": observe(k_all), "v": observe(v_all)}
+    return {
+        "k of the next append": observe(k_all),
+        "v of the next append": observe(v_all),
+        "k that the first append returned": observe(k_first),
+        "v that the first append returned": observe(v_first),
+    }
 
 
 def _results_kept(make: Any) -> Observation:
@@ -224,6 +237,20 @@ class _KeepsReference(_Wrong):
         return new if old is None else np.concatenate([old, new], axis=1)
 
 
+class _ReturnsGiven(_Wrong):
+    """Stores a copy of the first chunk and hands the caller's own arrays back."""
+
+    def append(self, k_new: np.ndarray, v_new: np.ndarray) -> Any:
+        empty = self.k is None
+        stored = super().append(k_new, v_new)
+        return (k_new, v_new) if empty else stored
+
+
+class _NewestDtype(_Wrong):
+    def grow(self, old: Any, new: np.ndarray) -> np.ndarray:
+        return super().grow(old, new).astype(new.dtype)
+
+
 class _Shifting(_Wrong):
     """Keeps the newest row at the buffer's end and shifts the others down: views handed out before move along."""
 
@@ -343,7 +370,14 @@ KV_CACHE = Exercise(
             "what it returned earlier does not change",
             [Probe("keep what four appends return (3, 1, 2, 4 tokens)", _results_kept)],
         ),
-        Stage("the dtype is that of the first append", [_dtype(np.float32), _dtype(np.float16)]),
+        Stage(
+            "the dtype is that of the first append",
+            [
+                _dtype(np.float32),
+                _dtype(np.float16),
+                Probe("append 3 tokens of float64, then 2 of float32", _narrower_chunk),
+            ],
+        ),
         Stage("it has no limit of its own", [_appends([1] * 3 + [200, 150])]),
     ],
     mistakes=[
@@ -418,6 +452,19 @@ KV_CACHE = Exercise(
             "The first chunk is kept by reference: when the caller reuses its array, the cache changes too.",
             "After `self.k = k_new`, how many arrays are there?",
             _KeepsReference,
+        ),
+        Mistake(
+            "returns_what_it_was_given",
+            "The first append stores a copy and returns the caller's own arrays: when the caller reuses them, what was "
+            "returned changes.",
+            "Which array do you hand back from the first append, yours or the caller's?",
+            _ReturnsGiven,
+        ),
+        Mistake(
+            "newest_dtype",
+            "The dtype follows the newest append: a float32 chunk rounds all float64 rows before it.",
+            "Which append decides the dtype of the cache?",
+            _NewestDtype,
         ),
         Mistake(
             "earlier_results_change",

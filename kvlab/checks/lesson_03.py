@@ -245,17 +245,24 @@ def _append_in_chunks(sizes: list[int], base: float | None = None) -> Probe:
     k, v = _vectors(n_kv_heads, sum(sizes), head_dim), _vectors(n_kv_heads, sum(sizes) + 1, head_dim)[:, 1:]
 
     def run(submission: Callable[..., Any]) -> Observation:
-        cache, at, seen = ConcatCache(n_kv_heads, head_dim), 0, {}
+        cache, at, unchanged = ConcatCache(n_kv_heads, head_dim), 0, True
         named = {} if base is None else {"base": base}
         for n_new in sizes:
             k_new, v_new = k[:, at : at + n_new].copy(), v[:, at : at + n_new].copy()
             k_all, v_all = pair(submission(cache, k_new, v_new, **named), "append_rotated")
+            kept = np.array_equal(k_new, k[:, at : at + n_new]) and np.array_equal(v_new, v[:, at : at + n_new])
+            unchanged = unchanged and kept
             at += n_new
         nothing = np.zeros((n_kv_heads, 0, head_dim))
-        seen["tokens in the cache"] = len(cache)
-        seen["the stored keys"], seen["the stored values"] = map(observe, cache.append(nothing, nothing))
-        seen["the keys returned"], seen["the values returned"] = observe(k_all), observe(v_all)
-        return seen
+        k_stored, v_stored = cache.append(nothing, nothing)
+        return {
+            "tokens in the cache": len(cache),
+            "the stored keys": observe(k_stored),
+            "the stored values": observe(v_stored),
+            "the keys returned": observe(k_all),
+            "the values returned": observe(v_all),
+            "k_new and v_new afterwards": "unchanged" if unchanged else "changed",
+        }
 
     named = "" if base is None else f", base={base:g}"
     return Probe(f"append_rotated(cache, k_new, v_new{named}) with chunks of {', '.join(map(str, sizes))} tokens", run)
@@ -283,6 +290,11 @@ def _values_too(cache: Any, k_new: np.ndarray, v_new: np.ndarray, base: float = 
 def _on_read(cache: Any, k_new: np.ndarray, v_new: np.ndarray, base: float = 10000.0) -> Any:
     k, v = cache.append(k_new, v_new)
     return rotate(k, np.arange(k.shape[1]), base), v
+
+
+def _rotated_in_place(cache: Any, k_new: np.ndarray, v_new: np.ndarray, base: float = 10000.0) -> Any:
+    k_new[:] = rotate(k_new, np.arange(len(cache), len(cache) + k_new.shape[1]), base)
+    return cache.append(k_new, v_new)
 
 
 def _again_each_step(cache: Any, k_new: np.ndarray, v_new: np.ndarray, base: float = 10000.0) -> Any:
@@ -355,6 +367,12 @@ APPEND_ROTATED = Exercise(
             "The base is not passed on: keys are always rotated with 10,000.",
             "Which base does your rotation use when the caller asks for 500?",
             lambda cache, k_new, v_new, base=10000.0: _append_rotated(cache, k_new, v_new),
+        ),
+        Mistake(
+            "changes_its_input",
+            "The keys that were handed in are rotated in place: the caller's array is changed.",
+            "What does the caller's k_new hold after your function has returned?",
+            _rotated_in_place,
         ),
     ],
 )

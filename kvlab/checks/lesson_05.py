@@ -56,6 +56,10 @@ def _scaled(change: Callable[[float], Any]) -> Callable[..., Any]:
     return lambda *sizes: change(_cache_bytes(*sizes))
 
 
+def _in_32_bits(*sizes: Any) -> int:
+    return (int(_cache_bytes(*sizes)) + 2**31) % 2**32 - 2**31
+
+
 def _whole_bytes_per_element(round_: Callable[[float], int]) -> Callable[..., Any]:
     return lambda *sizes: _cache_bytes(*(*sizes[:5], round_(sizes[5])))
 
@@ -67,7 +71,7 @@ CACHE_BYTES = Exercise(
         Stage("one token of one layer", [_bytes(1, 1, 1, 1, 8, 2), _bytes(1, 1, 1, 3, 8, 2)]),
         Stage("layers, tokens and sequences", [_bytes(1, 8, 2, 2, 8, 2), _bytes(3, 5, 7, 2, 11, 4)]),
         Stage("half a byte an element", [_bytes(1, 4, 2, 2, 8, 0.5), _bytes(2, 3, 5, 7, 10, 0.5)]),
-        Stage("a real model", [_bytes(1, 8192, 32, 8, 128, 2)]),
+        Stage("real models", [_bytes(1, 8192, 32, 8, 128, 2), _bytes(64, 131_072, 80, 8, 128, 2)]),
     ],
     mistakes=[
         Mistake(
@@ -117,6 +121,12 @@ CACHE_BYTES = Exercise(
             "The result is in GiB. The exercise asks for bytes, which can be compared exactly.",
             "What is the unit of your result?",
             _scaled(lambda size: size / 2**30),
+        ),
+        Mistake(
+            "wraps_at_32_bits",
+            "The product is taken in 32-bit integers: from 2 GiB on it wraps around, in silence.",
+            "How many bytes can a 32-bit integer count?",
+            _in_32_bits,
         ),
         Mistake(
             "half_a_byte_rounded_down",

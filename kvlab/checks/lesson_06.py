@@ -79,6 +79,10 @@ def _needs_past(past: Any, k: torch.Tensor, v: torch.Tensor) -> Any:
     return torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
 
 
+def _empty_start(past: Any, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return past if k.shape[2] == 0 else update_cache(past, k, v)
+
+
 def _newest_first(past: Any, k: torch.Tensor, v: torch.Tensor) -> Any:
     return (k, v) if past is None else (torch.cat([k, past[0]], dim=2), torch.cat([v, past[1]], dim=2))
 
@@ -107,7 +111,7 @@ UPDATE_CACHE = Exercise(
     stages=[
         Stage("with no past, the new rows are all there is", [_updates(1), _updates(3)]),
         Stage("new rows follow the old ones along the token axis", [_updates(4, 1), _updates(2, 2), _updates(2, 3, 1)]),
-        Stage("an empty chunk adds nothing", [_updates(4, 0)]),
+        Stage("an empty chunk adds nothing", [_updates(4, 0), _updates(0, 2)]),
         Stage(
             "the old pair and the new rows stay as they were",
             [
@@ -147,6 +151,12 @@ UPDATE_CACHE = Exercise(
             "A past of None raises: before the first token there is no pair to unpack.",
             "What is handed in as past in the very first call?",
             _needs_past,
+        ),
+        Mistake(
+            "nothing_from_nothing",
+            "When nothing comes in, the past is handed back as it is: at the start that is None, and no pair.",
+            "What should come back when the very first chunk is empty?",
+            _empty_start,
         ),
         Mistake(
             "newest_first",
@@ -884,8 +894,6 @@ def _run_cached(cached: Any, ids: torch.Tensor, sizes: Sequence[int], seen: Obse
             logits, caches = pair(cached(ids[:, at : at + n_new], caches), "cached")
         at += n_new
         seen[f"logits of tokens up to {at}"] = observe(logits)
-        count = len(caches) if isinstance(caches, (list, tuple)) else f"an object of type {type(caches).__name__}"
-        seen["caches returned"] = count
 
 
 def _model_steps(*sizes: int) -> Probe:

@@ -329,6 +329,17 @@ def _stream(
     return Probe(f"{n_total} keys of width {head_dim} in blocks of {block}{extra}{order}", run, 1e-4)
 
 
+def _all_low() -> Probe:
+    """All scores near -1,000: a maximum that begins at 0 leaves nothing but 0 / 0."""
+    q, k, v = np.full(4, 50.0), np.full((6, 4), -10.0), _qkv(6, 4, 1.0, np.float64, False)[2]
+    k[::2] -= 0.01
+
+    def run(submission: Callable[..., Any]) -> Observation:
+        return {"the output": observe(submission(q.copy(), k.copy(), v.copy(), 4))}
+
+    return Probe("6 keys of width 4 in blocks of 4, all scores near -1,000", run, 1e-3)
+
+
 def _long_float16() -> Probe:
     """4,000 equal float16 keys: sums in float16 stop at 2,048, since 2,049 is no float16."""
 
@@ -358,12 +369,13 @@ def _streamed(
     scale: Callable[[int], float] = np.sqrt,
     divide: bool = True,
     drop_rest: bool = False,
+    begin: float = -np.inf,
 ) -> Callable[..., Any]:
     """A right online softmax, spoiled by one of its arguments."""
 
     def wrong(q: np.ndarray, k: np.ndarray, v: np.ndarray, block: int) -> np.ndarray:
         kind = dtype or k.dtype.type
-        top, total, out = kind(-np.inf if maximum else 0), kind(0), np.zeros(v.shape[1], kind)
+        top, total, out = kind(begin if maximum else 0), kind(0), np.zeros(v.shape[1], kind)
         end = len(k) - len(k) % block if drop_rest else len(k)
         for start in range(0, end, block):
             stop = min(start + block, end)
@@ -398,7 +410,7 @@ STREAMED_ATTENTION = Exercise(
         Stage("several blocks", [_stream(2, 4, 1), _stream(12, 6, 4)]),
         Stage("the largest score comes last", [_stream(12, 6, 3, scale=4.0, rising=True)]),
         Stage("a last block that is not full, and a block larger than all", [_stream(10, 6, 4), _stream(5, 4, 64)]),
-        Stage("scores near 1,000 stay finite", [_stream(24, 16, 5, scale=300.0)]),
+        Stage("scores near 1,000 and -1,000 stay finite", [_stream(24, 16, 5, scale=300.0), _all_low()]),
         Stage("float16 keys, summed in float32", [_stream(40, 8, 7, dtype=np.float16), _long_float16()]),
         Stage(
             "never more keys than a block at once",
@@ -435,6 +447,12 @@ STREAMED_ATTENTION = Exercise(
             "No maximum is subtracted: exp overflows for scores near 1,000.",
             "What is np.exp(np.float32(1000))?",
             _streamed(maximum=False),
+        ),
+        Mistake(
+            "maximum_begins_at_zero",
+            "The running maximum begins at 0: where all scores lie far below, every exponential is 0, and so is the sum.",
+            "What is the largest score before the first key has been read?",
+            _streamed(begin=0.0),
         ),
         Mistake(
             "mean_of_blocks",

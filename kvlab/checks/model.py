@@ -146,7 +146,9 @@ def observe(value: Any) -> Any:
     if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
         tensor = value.detach().cpu()
         return tensor.float().numpy().copy() if str(tensor.dtype) == "torch.bfloat16" else tensor.numpy().copy()
-    if type(value) in (tuple, list):
+    if isinstance(value, tuple):  # a named tuple too, by its own items and not by what a subclass says they are
+        return tuple(observe(v) for v in tuple.__iter__(value))
+    if type(value) is list:
         return tuple(observe(v) for v in value)
     if isinstance(value, Mapping):
         return {str(k): observe(v) for k, v in value.items()}

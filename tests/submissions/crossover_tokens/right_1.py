@@ -1,0 +1,5 @@
+"""Floor division and one more."""
+
+
+def crossover_tokens(weight_bytes, per_token, batch):
+    return int(weight_bytes // (per_token * batch)) + 1

@@ -1,0 +1,5 @@
+"""Whole milliseconds: floor division."""
+
+
+def decode_floor_ms(weight_bytes, kv_bytes, bandwidth_bytes_per_s):
+    return 1000 * (weight_bytes + kv_bytes) // bandwidth_bytes_per_s

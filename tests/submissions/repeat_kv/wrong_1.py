@@ -1,0 +1,9 @@
+"""Wrong: tiles [K1 K2 K1 K2], query heads read the wrong KV head."""
+
+import numpy as np
+
+
+def repeat_kv(x, n_heads):
+    if n_heads % x.shape[0]:
+        raise ValueError("n_heads must be a multiple of n_kv_heads")
+    return np.tile(x, (n_heads // x.shape[0], 1, 1))

@@ -1,0 +1,14 @@
+"""Takes the warm-up steps into the median."""
+
+from statistics import median
+
+
+def time_decode(step, n_warmup, n_steps, synchronize, clock):
+    seconds = []
+    for _ in range(n_warmup + n_steps):
+        synchronize()
+        start = clock()
+        step()
+        synchronize()
+        seconds.append(clock() - start)
+    return 1000 * median(seconds)
