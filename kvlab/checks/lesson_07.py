@@ -450,7 +450,7 @@ STREAMED_ATTENTION = Exercise(
         ),
         Mistake(
             "maximum_begins_at_zero",
-            "The running maximum begins at 0: where all scores lie far below, every exponential is 0, and so is the sum.",
+            "The running maximum begins at 0: where all scores lie far below, every exponential is 0, their sum too.",
             "What is the largest score before the first key has been read?",
             _streamed(begin=0.0),
         ),

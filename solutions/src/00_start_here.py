@@ -17,6 +17,7 @@ from kvlab.checks import check, hint, progress
 #
 # The keys that one layer has cached are an array of shape `(n_kv_heads, n_total, head_dim)`. How many tokens is that?
 
+
 # %%
 def count_tokens(k):
     """How many tokens the cached keys k, of shape (n_kv_heads, n_total, head_dim), belong to."""

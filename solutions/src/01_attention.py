@@ -18,6 +18,7 @@ from kvlab.checks import check, hint, progress
 # Over the last axis, whatever the number of axes. Scores near 1,000 must not overflow. An entry of `-inf` takes
 # weight 0; every row has at least one finite entry. The input stays as it is.
 
+
 # %%
 def softmax(x):
     """Weights along the last axis of x (..., n): positive, each row sums to 1."""
@@ -36,6 +37,7 @@ check(softmax)
 # {card causal_attention}
 #
 # In every head, the query of token `i` looks at the keys of tokens `0` to `i`, itself included. Use your `softmax`.
+
 
 # %%
 def causal_attention(q, k, v):

@@ -25,6 +25,7 @@ from kvlab.checks import check, hint, progress
 # - An empty chunk (`n_new` of 0) stores nothing and returns what is stored.
 # - There is no maximum length.
 
+
 # %%
 class KVCache:
     """The keys and values of one layer and one text."""
@@ -68,6 +69,7 @@ check(KVCache)
 # `attention(q, k, v)` is given: queries `(n_heads, n_new, head_dim)` at the end of keys
 # `(n_kv_heads, n_total, head_dim)`. The check counts the tokens that you send through the weights.
 
+
 # %%
 def step(x, wq, wk, wv, cache, n_heads, n_kv_heads):
     """Attention of the new tokens x (n_new, d_model) over the cache and themselves: (n_new, n_heads * head_dim)."""
@@ -93,6 +95,7 @@ check(step)
 # with it. How many tokens are sent through the projections in the whole run? `n` may be 0 and may be large: exact
 # integers.
 
+
 # %%
 def projection_counts(n):
     """Tokens projected while generating n tokens: (without_cache, with_cache)."""
@@ -111,6 +114,7 @@ check(projection_counts)
 #
 # The same run, now counting dense score entries of one head: the full table of queries by keys that a matrix product
 # gives in each step, hidden entries included.
+
 
 # %%
 def score_counts(n):

@@ -19,6 +19,7 @@ from kvlab.checks import check, hint, progress
 # `n_new` queries stand at the end of `n_total` keys. A query may look at its own position and at everything before it.
 # `n_new` may be 0.
 
+
 # %%
 def offset_mask(n_new, n_total):
     """The causal mask of n_new queries at the end of n_total keys: bool (n_new, n_total), True where it may look."""
@@ -39,6 +40,7 @@ check(offset_mask)
 #
 # RoPE with half-split pairing: channel `i` turns together with channel `i + head_dim / 2`, by the angle
 # `position * base ** (-2 i / head_dim)`. Positions come in any order. The input stays as it is.
+
 
 # %%
 def rotate(x, positions, base=10000.0):
@@ -64,6 +66,7 @@ check(rotate)
 # The cache is one of the course's: `len(cache)` is the number of tokens it holds, `cache.append(k, v)` stores and
 # returns all keys and values. Use your own `rotate`. The check looks at what is *stored*, since a uniform shift of
 # every position would change no output.
+
 
 # %%
 def append_rotated(cache, k_new, v_new, base=10000.0):

@@ -18,6 +18,7 @@ from kvlab.checks import check, hint, progress
 # Neighbouring query heads share a KV head: with 2 KV heads and 4 query heads the result is `[K1 K1 K2 K2]`.
 # Raises `ValueError` when `n_heads` is no multiple of the number of KV heads.
 
+
 # %%
 def repeat_kv(x, n_heads):
     """The KV heads x (n_kv_heads, n_total, head_dim), one for each of n_heads query heads."""
@@ -39,6 +40,7 @@ check(repeat_kv)
 #
 # Offset-causal attention: the `n_new` queries stand at the end of the `n_total` keys. Scale `1/sqrt(head_dim)`.
 # `n_new` may be 0. k and v are never copied for every query head: the check counts the memory that is taken.
+
 
 # %%
 def grouped_attention(q, k, v):
@@ -66,6 +68,7 @@ check(grouped_attention)
 #
 # The projection of a model with `n_heads` key heads becomes one with `n_kv_heads`: each new head is the mean of a group
 # of neighbouring old ones. Columns `h * head_dim` to `(h + 1) * head_dim` of `w` belong to head `h`.
+
 
 # %%
 def pool_kv_heads(w, n_heads, n_kv_heads):

@@ -16,6 +16,7 @@ from kvlab.sizes import load_config
 #
 # Keys and values of all attention layers and sequences. At 4 bits an element takes half a byte.
 
+
 # %%
 def cache_bytes(batch, seq_len, n_layers, n_kv_heads, head_dim, bytes_per_element):
     """Bytes of a cache of batch sequences of seq_len tokens each."""
@@ -35,6 +36,7 @@ check(cache_bytes)
 # `config` is that of a plain decoder: `num_hidden_layers`, `hidden_size`, `num_attention_heads`, and perhaps
 # `num_key_value_heads` and `head_dim`. Either of the last two may be absent or `None`. The cache is 16-bit whatever the
 # weights are. The dict stays as it is.
+
 
 # %%
 def bytes_per_token(config):
@@ -57,6 +59,7 @@ check(bytes_per_token)
 #
 # `batch` sequences of equal length. From which length on is the whole cache *larger* than the weights?
 
+
 # %%
 def crossover_tokens(weight_bytes, per_token, batch):
     """The smallest context per sequence at which the cache is larger than the weights, an int."""
@@ -74,6 +77,7 @@ check(crossover_tokens)
 # {card max_sequences}
 #
 # Sequences of `seq_len` tokens each, beside one copy of the weights.
+
 
 # %%
 def max_sequences(memory_bytes, weight_bytes, per_token, seq_len):

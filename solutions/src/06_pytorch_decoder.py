@@ -26,6 +26,7 @@ from kvlab.torch_decoder import TorchDecoder
 #
 # The old pair and the new rows stay as they were. An empty chunk adds nothing. The dtype stays.
 
+
 # %%
 def update_cache(past, k, v):
     """The pair (k, v) of past and new tokens; past is None or a pair, k and v are the new rows."""
@@ -48,6 +49,7 @@ check(update_cache)
 # neighbouring channels, and neighbouring query heads share a KV head. Attention is offset-causal, with scale
 # `1/sqrt(head_dim)`. The cache is a pair or None; it holds KV heads, not repeated, and the one handed in stays as it
 # was.
+
 
 # %%
 class CachedAttention(nn.Module):
@@ -87,6 +89,7 @@ check(CachedAttention)
 # Two float32 buffers of `max_len` slots, allocated once, and never again by a reset. `update` returns views of the
 # filled part, which are valid until the next update or reset; an empty update returns what is stored. What does not
 # fit raises `ValueError` and writes nothing. `len` is the number of tokens stored.
+
 
 # %%
 class StaticCache:
@@ -141,9 +144,11 @@ check(StaticCache)
 # `start`; a layer has `attn_norm`, `attn` (with `wq`, `wk`, `wv`, `wo`, `n_heads`, `n_kv_heads`), `mlp_norm` and `mlp`;
 # then come `model.final_norm` and `model.head`. The check counts the tokens that go through each layer's `wk`.
 
+
 # %%
 def add_cache(model):
     """The same model with a cache a layer: cached(ids, caches) -> (logits, caches)."""
+
     ### BEGIN SOLUTION
     def attend(attn, x, cache):
         q = split_heads(attn.wq(x), attn.n_heads)
@@ -181,6 +186,7 @@ check(add_cache)
 # Greedy: the next token is the one with the largest logit. `model(ids, caches)` returns `(logits, caches)`, with logits
 # of shape `(batch, n, vocab)`; caches are None at first. Exactly `n_new` calls: the prompt once, then one token each.
 # `n_new` may be 0.
+
 
 # %%
 def generate(model, ids, n_new):

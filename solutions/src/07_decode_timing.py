@@ -20,6 +20,7 @@ from kvlab.checks import check, hint, progress
 #
 # The least time that one decode step can take when all weights and the whole cache must be read once.
 
+
 # %%
 def decode_floor_ms(weight_bytes, kv_bytes, bandwidth_bytes_per_s):
     """Milliseconds that reading the weights and the cache once takes at this bandwidth."""
@@ -42,6 +43,7 @@ check(decode_floor_ms)
 # mean of the middle two for an even number of steps.
 #
 # The check runs your function on a simulated device, whose clock moves only when work is queued or waited for.
+
 
 # %%
 def time_decode(step, n_warmup, n_steps, synchronize, clock):
@@ -71,6 +73,7 @@ check(time_decode)
 # One query over keys and values that are read `block` rows at a time, scale `1/sqrt(head_dim)`. Keep a running maximum
 # and a running sum (online softmax), so that the whole row of scores is never held. Accumulate in float32, whatever the
 # dtype of k and v. The last block may be shorter, and `block` may be larger than the number of keys.
+
 
 # %%
 def streamed_attention(q, k, v, block):
