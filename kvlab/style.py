@@ -34,8 +34,8 @@ def subplots(*args: Any, **kwargs: Any) -> tuple["Figure", Any]:
 def show(figure: "Figure", alt: str) -> None:
     """Display a figure as a PNG with `alt` as its text, and close it.
 
-    The alt text goes into the output's metadata, where nbconvert and other viewers look for it, and is the plain-text
-    form of the output.
+    The alt text goes into the output's metadata, where the course's nbconvert template (tools/nbconvert) reads it, and
+    is the plain-text form of the output.
 
     Raises:
         ValueError: no alt text; a reader who cannot see the picture would get nothing.

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +39,9 @@ def main() -> int:
         print(f"make lab: port {port} is in use; {advice}", file=sys.stderr)
         return 1
     os.chdir(ROOT)
+    # JupyterLab shows SVG pictures of trusted notebooks only; these are the course's own, with their stored outputs.
+    notebooks = [str(path) for folder in ("notebooks", "solutions") for path in sorted(Path(folder).glob("*.ipynb"))]
+    subprocess.run([sys.executable, "-m", "jupyter", "trust", *notebooks], stdout=subprocess.DEVNULL, check=False)
     start_page = f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"
     command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.root_dir=.", start_page]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
