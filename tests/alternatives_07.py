@@ -50,6 +50,7 @@ def time_in_milliseconds(step, n_warmup, n_steps, synchronize, clock):
     for _ in range(n_warmup):
         step()
         synchronize()
+    synchronize()
     times_ms = np.zeros(n_steps)
     for i in range(n_steps):
         start_ms = 1000 * clock()

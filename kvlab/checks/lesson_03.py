@@ -34,6 +34,7 @@ OFFSET_MASK = Exercise(
         Stage("a chunk over a cache hangs from the bottom right", [_mask(3, 7), _mask(2, 5), _mask(5, 6)]),
         Stage("one new token sees every key", [_mask(1, 6)]),
         Stage("an empty chunk has no rows", [_mask(0, 4), _mask(0, 0)]),
+        Stage("long texts", [_mask(3, 300)]),
     ],
     mistakes=[
         Mistake(
@@ -152,6 +153,12 @@ def _usual(p: np.ndarray, i: np.ndarray, base: float, d: int) -> np.ndarray:
     return p * base ** (-2 * i / d)
 
 
+def _angles_in_the_dtype_of_x(x: np.ndarray, positions: np.ndarray, base: float = 10000.0) -> np.ndarray:
+    half = x.shape[-1] // 2
+    frequencies = (base ** (-np.arange(half) / half)).astype(x.dtype)
+    return _turned(x, positions[:, None].astype(x.dtype) * frequencies)
+
+
 def _in_place(x: np.ndarray, positions: np.ndarray, base: float = 10000.0) -> np.ndarray:
     x[...] = rotate(x, positions, base)
     return x
@@ -165,7 +172,10 @@ ROTATE = Exercise(
         Stage("one token turns by its position", [_rotation([1]), _rotation([5])]),
         Stage("each token turns by its own position", [_rotation([3, 4, 5, 6]), _rotation([9, 0, 4])]),
         Stage("other head widths and bases", [_rotation([2, 7], 3, 8), _rotation([2, 7], 3, 4, base=500.0)]),
-        Stage("far positions, float32, and an empty chunk", [_rotation([4000], 1, 6, np.float32), _rotation([])]),
+        Stage(
+            "far positions, float32, and an empty chunk",
+            [_rotation([100_000, 77_777], 1, 6, np.float32, base=20.0), _rotation([])],
+        ),
     ],
     mistakes=[
         Mistake(
@@ -230,6 +240,12 @@ ROTATE = Exercise(
             lambda x, positions, base=10000.0: rotate(x, positions),
         ),
         Mistake(
+            "angles_in_float32",
+            "The angles are computed in the dtype of x: near 50,000 radians, float32 numbers are 0.004 apart.",
+            "How many decimals has a float32 number near 50,000?",
+            _angles_in_the_dtype_of_x,
+        ),
+        Mistake(
             "changes_its_input",
             "The array that was handed in is changed. The caller may still need the vectors as they were.",
             "What does the caller's x hold after your function has returned?",
@@ -246,6 +262,7 @@ def _append_in_chunks(sizes: list[int], base: float | None = None) -> Probe:
 
     def run(submission: Callable[..., Any]) -> Observation:
         cache, at, unchanged = ConcatCache(n_kv_heads, head_dim), 0, True
+        returned: Observation = {}
         named = {} if base is None else {"base": base}
         for n_new in sizes:
             k_new, v_new = k[:, at : at + n_new].copy(), v[:, at : at + n_new].copy()
@@ -253,16 +270,16 @@ def _append_in_chunks(sizes: list[int], base: float | None = None) -> Probe:
             kept = np.array_equal(k_new, k[:, at : at + n_new]) and np.array_equal(v_new, v[:, at : at + n_new])
             unchanged = unchanged and kept
             at += n_new
+            returned[f"the keys returned after {at} tokens"] = observe(k_all)
+            returned[f"the values returned after {at} tokens"] = observe(v_all)
         nothing = np.zeros((n_kv_heads, 0, head_dim))
         k_stored, v_stored = cache.append(nothing, nothing)
         return {
             "tokens in the cache": len(cache),
             "the stored keys": observe(k_stored),
             "the stored values": observe(v_stored),
-            "the keys returned": observe(k_all),
-            "the values returned": observe(v_all),
             "k_new and v_new afterwards": "unchanged" if unchanged else "changed",
-        }
+        } | returned
 
     named = "" if base is None else f", base={base:g}"
     return Probe(f"append_rotated(cache, k_new, v_new{named}) with chunks of {', '.join(map(str, sizes))} tokens", run)
@@ -367,6 +384,14 @@ APPEND_ROTATED = Exercise(
             "The base is not passed on: keys are always rotated with 10,000.",
             "Which base does your rotation use when the caller asks for 500?",
             lambda cache, k_new, v_new, base=10000.0: _append_rotated(cache, k_new, v_new),
+        ),
+        Mistake(
+            "empty_chunk_returns_nothing",
+            "An empty chunk comes back as it is, where everything in the cache belongs.",
+            "What does cache.append return when nothing is new and 3 tokens are stored?",
+            lambda cache, k_new, v_new, base=10000.0: (
+                _append_rotated(cache, k_new, v_new, base) if k_new.shape[1] else (k_new, v_new)
+            ),
         ),
         Mistake(
             "changes_its_input",

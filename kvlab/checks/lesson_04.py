@@ -111,10 +111,13 @@ REPEAT_KV = Exercise(
 )
 
 
-def _attend(n_heads: int, n_kv_heads: int, n_new: int, n_total: int, head_dim: int, dtype: Any = np.float64) -> Probe:
-    q, k = _array(n_heads, n_new, head_dim, dtype=dtype), _array(n_kv_heads, n_total, head_dim, dtype=dtype)
+def _attend(
+    n_heads: int, n_kv_heads: int, n_new: int, n_total: int, head_dim: int, dtype: Any = np.float64, scale: float = 1.0
+) -> Probe:
+    q, k = (scale * _array(n_heads, n_new, head_dim)).astype(dtype), _array(n_kv_heads, n_total, head_dim, dtype=dtype)
     v = _array(n_kv_heads, n_total + 1, head_dim, dtype=dtype)[:, 1:]
     kind = "" if dtype is np.float64 else f" of {np.dtype(dtype)}"
+    kind += "" if scale == 1.0 else ", scores near 1,000"
     describe = f"grouped_attention(q, k, v){kind}: q of shape {q.shape}, k and v of shape {k.shape}"
     return call(describe, q, k, v, tolerance=1e-9 if dtype is np.float64 else 1e-4, key="the output")
 
@@ -167,6 +170,14 @@ def _only_equal(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return softmax(np.where(offset_mask(q.shape[1], k.shape[1]), scores, -np.inf)) @ v if q.size else scores @ v
 
 
+def _no_maximum(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    group = len(q) // len(k)
+    grouped = q.reshape(len(k), group, *q.shape[1:])
+    scores = grouped @ k[:, None].swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    weights = np.where(offset_mask(q.shape[1], k.shape[1]), np.exp(scores), 0)
+    return (weights / weights.sum(axis=-1, keepdims=True) @ v[:, None]).reshape(q.shape)
+
+
 def _averaged_queries(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     group = len(q) // len(k)
     pooled = q.reshape(len(k), group, *q.shape[1:]).mean(axis=1)
@@ -181,6 +192,7 @@ GROUPED_ATTENTION = Exercise(
         Stage("one KV head for all query heads", [_attend(4, 1, 1, 5, 3)]),
         Stage("groups of query heads", [_attend(4, 2, 1, 3, 5), _attend(6, 2, 1, 7, 4)]),
         Stage("a chunk of new tokens over a cache", [_attend(4, 2, 3, 7, 5), _attend(6, 3, 5, 5, 4)]),
+        Stage("scores near 1,000 stay finite", [_attend(4, 2, 2, 5, 4, scale=700.0)]),
         Stage("an empty chunk, and float32", [_attend(4, 2, 0, 3, 5), _attend(6, 2, 2, 5, 8, np.float32)]),
         Stage(
             "no copy of k or v for every query head",
@@ -249,6 +261,12 @@ GROUPED_ATTENTION = Exercise(
             "This works only when there are as many KV heads as query heads.",
             "What shapes do q and k have when 6 query heads share 2 KV heads?",
             _only_equal,
+        ),
+        Mistake(
+            "no_maximum",
+            "Nothing is subtracted before exp: it overflows to inf for scores near 1,000, and inf / inf is nan.",
+            "What is np.exp(1000.0)?",
+            _no_maximum,
         ),
         Mistake(
             "queries_averaged",

@@ -64,13 +64,22 @@ def _whole_bytes_per_element(round_: Callable[[float], int]) -> Callable[..., An
     return lambda *sizes: _cache_bytes(*(*sizes[:5], round_(sizes[5])))
 
 
+def _rows_rounded_up(
+    batch: int, seq_len: int, n_layers: int, n_kv_heads: int, head_dim: int, bytes_per_element: float
+) -> int:
+    return 2 * batch * seq_len * n_layers * n_kv_heads * math.ceil(head_dim * bytes_per_element)
+
+
 CACHE_BYTES = Exercise(
     id="cache_bytes",
     reference=_cache_bytes,
     stages=[
         Stage("one token of one layer", [_bytes(1, 1, 1, 1, 8, 2), _bytes(1, 1, 1, 3, 8, 2)]),
         Stage("layers, tokens and sequences", [_bytes(1, 8, 2, 2, 8, 2), _bytes(3, 5, 7, 2, 11, 4)]),
-        Stage("half a byte an element", [_bytes(1, 4, 2, 2, 8, 0.5), _bytes(2, 3, 5, 7, 10, 0.5)]),
+        Stage(
+            "half a byte an element",
+            [_bytes(1, 4, 2, 2, 8, 0.5), _bytes(2, 3, 5, 7, 10, 0.5), _bytes(1, 1, 1, 3, 5, 0.5)],
+        ),
         Stage("real models", [_bytes(1, 8192, 32, 8, 128, 2), _bytes(64, 131_072, 80, 8, 128, 2)]),
     ],
     mistakes=[
@@ -121,6 +130,12 @@ CACHE_BYTES = Exercise(
             "The result is in GiB. The exercise asks for bytes, which can be compared exactly.",
             "What is the unit of your result?",
             _scaled(lambda size: size / 2**30),
+        ),
+        Mistake(
+            "rows_rounded_up",
+            "Each key and value is rounded up to whole bytes: nothing says that a row begins on a byte of its own.",
+            "How many bits are there in 3 keys and 3 values of 5 numbers of 4 bits?",
+            _rows_rounded_up,
         ),
         Mistake(
             "wraps_at_32_bits",
@@ -314,6 +329,7 @@ CROSSOVER_TOKENS = Exercise(
         Stage("one sequence", [_crossover(105, 10, 1), _crossover(5, 10, 1)]),
         Stage("equal is not larger", [_crossover(100, 10, 1), _crossover(8, 8, 1)]),
         Stage("several sequences", [_crossover(100, 10, 3), _crossover(120, 10, 4), _crossover(77, 5, 2)]),
+        Stage("large numbers stay exact", [_crossover(8 * (2**53 + 1), 8, 1)]),
         Stage("a real model", [_crossover(LLAMA_8B_BYTES, LLAMA_8B_PER_TOKEN, b) for b in (1, 16)]),
     ],
     mistakes=[
@@ -348,6 +364,12 @@ CROSSOVER_TOKENS = Exercise(
             lambda w, p, b: w / (p * b),
         ),
         Mistake(
+            "float_quotient",
+            "The quotient goes through a float, which is no longer exact beyond 2**53.",
+            "Is 2**53 + 1 a float?",
+            lambda w, p, b: int(w / (p * b)) + 1,
+        ),
+        Mistake(
             "one_too_many",
             "The quotient is rounded up and one is added: where the division leaves a remainder, that is one too many.",
             "Is the cache already larger one token before the context that you give?",
@@ -370,7 +392,7 @@ MAX_SEQUENCES = Exercise(
     stages=[
         Stage("whole sequences beside the weights", [_fits(100, 40, 2, 5), _fits(100, 33, 2, 5), _fits(100, 37, 2, 5)]),
         Stage("the last sequence fits exactly or not at all", [_fits(61, 41, 2, 5), _fits(60, 41, 2, 5)]),
-        Stage("never below 0", [_fits(40, 100, 2, 5), _fits(40, 40, 2, 5), _fits(99, 100, 2, 5)]),
+        Stage("never below 0", [_fits(40, 100, 2, 5), _fits(40, 40, 2, 5), _fits(99, 100, 2, 5), _fits(45, 40, 2, 5)]),
         Stage("a real model", [_fits(GPU_BYTES, LLAMA_8B_BYTES, LLAMA_8B_PER_TOKEN, n) for n in (8192, 131_072)]),
     ],
     mistakes=[
@@ -422,6 +444,12 @@ MAX_SEQUENCES = Exercise(
             "The result is at least 1, also where not even one sequence fits.",
             "How many sequences fit when the weights fill the memory?",
             lambda m, w, p, s: max(1, (m - w) // (p * s)),
+        ),
+        Mistake(
+            "one_for_what_is_left",
+            "Whatever is left counts as room for at least one sequence.",
+            "Does a sequence of 10 bytes fit into 5 bytes?",
+            lambda m, w, p, s: max(1, (m - w) // (p * s)) if m > w else 0,
         ),
         Mistake(
             "float",

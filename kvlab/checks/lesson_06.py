@@ -524,12 +524,20 @@ def _static_steps(*sizes: int) -> Probe:
     return Probe(f"StaticCache of {MAX_LEN} slots, {_chunks(sizes)}", run, 1e-6)
 
 
+def _memory(tensors: Sequence[Any]) -> list[bytes]:
+    """All bytes of the storage behind some tensors, slots that no view shows included."""
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        raise Malformed("update: expected two tensors")
+    return [bytes(t.untyped_storage()) for t in tensors]
+
+
 def _one_too_many(filled: int, more: int) -> Probe:
     """What is refused, and that nothing was written: the length and the rows, looked at by an empty update."""
 
     def run(make: Any) -> Observation:
         cache = _static(make)
-        _update(cache, *_rows(filled))
+        held = _update(cache, *_rows(filled))
+        before = _memory(held)
         try:
             got = cache.update(*_rows(more, seed=1))
         except ValueError:
@@ -539,8 +547,9 @@ def _one_too_many(filled: int, more: int) -> Probe:
         else:
             said = f"an answer of type {type(got).__name__}"
         k_all, v_all = _update(cache, *_rows(0))
+        written = "nothing" if _memory(held) == before else "something"
         after = {"len afterwards": len(cache)} | _seen(k_all, v_all, when=" afterwards")
-        return {f"update with {more} tokens more": said} | after
+        return {f"update with {more} tokens more": said, "written to the buffers": written} | after
 
     return Probe(f"StaticCache of {MAX_LEN} slots, {filled} filled, {more} more", run, 1e-6)
 
@@ -927,6 +936,30 @@ def _new_text(submission: Any) -> Observation:
     return {f"text 1, {key}": v for key, v in first.items()} | {f"text 2, {key}": v for key, v in second.items()}
 
 
+def _two_texts_in_turn(submission: Any) -> Observation:
+    """Two texts, a call of one and a call of the other in turn, each with its own caches."""
+    cached = submission(_model())
+    texts, held = (_ids(1, 5, seed=3), _ids(1, 5, seed=4)), [None, None]
+    seen: Observation = {}
+    for start, stop in ((0, 3), (3, 4), (4, 5)):
+        for i, ids in enumerate(texts):
+            with torch.no_grad():
+                logits, held[i] = pair(cached(ids[:, start:stop], held[i]), "cached")
+            seen[f"text {i + 1}, logits of tokens up to {stop}"] = observe(logits)
+    return seen
+
+
+def _list_stays(submission: Any) -> Observation:
+    """Whether a list of caches that is handed in holds the same objects afterwards."""
+    cached, ids = submission(_model()), _ids(1, 4)
+    with torch.no_grad():
+        _, caches = pair(cached(ids[:, :3], None), "cached")
+        before = list(caches) if isinstance(caches, list) else []
+        pair(cached(ids[:, 3:], caches), "cached")
+    same_objects = not isinstance(caches, list) or [id(c) for c in caches] == [id(c) for c in before]
+    return {"the list of caches handed in, afterwards": "unchanged" if same_objects else "changed"}
+
+
 def _model_stays(submission: Any) -> Observation:
     model, ids = _model(), _ids(2, 4)
     seen: Observation = {}
@@ -1029,6 +1062,28 @@ def _remembers(model: Any) -> Any:
     return cached
 
 
+def _remembers_until_none(model: Any) -> Any:
+    """Keeps the caches in a closure, and begins anew only when it is given None."""
+    held: list[Any] = [None]
+
+    def cached(ids: torch.Tensor, caches: Any = None) -> Any:
+        logits, held[0] = _adder()(model)(ids, None if caches is None else held[0])
+        return logits, held[0]
+
+    return cached
+
+
+def _writes_into_the_list(model: Any) -> Any:
+    def cached(ids: torch.Tensor, caches: Any = None) -> Any:
+        logits, kept = _adder()(model)(ids, caches)
+        if caches is None:
+            return logits, kept
+        caches[:] = kept
+        return logits, caches
+
+    return cached
+
+
 def _only_last_row(model: Any) -> Any:
     def cached(ids: torch.Tensor, caches: Any = None) -> Any:
         logits, caches = _adder()(model)(ids, caches)
@@ -1051,7 +1106,16 @@ ADD_CACHE = Exercise(
         Stage("a prompt from nothing gives the model's own logits", [_model_steps(1), _model_steps(5)]),
         Stage("one token over the caches", [_model_steps(1, 1), _model_steps(5, 1)]),
         Stage("chunks over the caches", [_model_steps(4, 3), _model_steps(2, 3, 1, 1)]),
-        Stage("caches=None begins a new text", [Probe("two texts after each other", _new_text, 1e-4)]),
+        Stage(
+            "each text has its own caches",
+            [
+                Probe("two texts after each other", _new_text, 1e-4),
+                Probe("two texts in turn", _two_texts_in_turn, 1e-4),
+            ],
+        ),
+        Stage(
+            "the list that is handed in stays as it was", [Probe("cached twice, then look at the list", _list_stays)]
+        ),
         Stage("the model itself stays as it was", [Probe("cached, then model(ids)", _model_stays, 1e-4)]),
     ],
     mistakes=[
@@ -1119,6 +1183,19 @@ ADD_CACHE = Exercise(
             fresh=False,
         ),
         Mistake(
+            "remembers_until_none",
+            "The caches are kept inside until None comes in: two texts that are decoded in turn get each other's.",
+            "Where does your function find the caches of the text that it is called for?",
+            _remembers_until_none,
+        ),
+        Mistake(
+            "writes_into_the_list",
+            "The list of caches that was handed in is overwritten: a caller who kept it, to try another next token, "
+            "has lost it.",
+            "What does the caller's list hold after your function has returned?",
+            _writes_into_the_list,
+        ),
+        Mistake(
             "no_caches",
             "No cache is kept: each call is a text of its own.",
             "What is in the caches that you return?",
@@ -1146,9 +1223,8 @@ class _Oracle:
     Its caches are the tokens fed so far. Logits at a position are highest at (sum of token * (place + 1)) mod vocab.
     """
 
-    vocab = 31
-
-    def __init__(self) -> None:
+    def __init__(self, vocab: int) -> None:
+        self.vocab = vocab
         self.fed: list[int] = []
         self.first_caches: Any = "never called"
         self.passed_back = True
@@ -1172,9 +1248,9 @@ class _Oracle:
         return logits, self.last
 
 
-def _generation(batch: int, n_prompt: int, n_new: int) -> Probe:
+def _generation(batch: int, n_prompt: int, n_new: int, vocab: int = 31) -> Probe:
     def run(submission: Any) -> Observation:
-        model = _Oracle()
+        model = _Oracle(vocab)
         prompt = torch.from_numpy(np.random.default_rng(n_prompt).integers(0, model.vocab, (batch, n_prompt)))
         before = prompt.clone()
         out = observe(submission(model, prompt, n_new))
@@ -1186,7 +1262,8 @@ def _generation(batch: int, n_prompt: int, n_new: int) -> Probe:
             "the prompt afterwards": "unchanged" if torch.equal(before, prompt) else "changed",
         }
 
-    return Probe(f"generate(model, ids, {n_new}) for ids of shape ({batch}, {n_prompt})", run)
+    few = f" and a vocabulary of {vocab}" if vocab < 31 else ""
+    return Probe(f"generate(model, ids, {n_new}) for ids of shape ({batch}, {n_prompt}){few}", run)
 
 
 def _loop(
@@ -1230,6 +1307,17 @@ def _prompt_token_by_token(model: Any, ids: torch.Tensor, n_new: int) -> torch.T
     return out
 
 
+def _ends_at_token_zero(model: Any, ids: torch.Tensor, n_new: int) -> torch.Tensor:
+    out, fed, caches = ids, ids, None
+    for _ in range(n_new):
+        logits, caches = model(fed, caches)
+        fed = logits[:, -1].argmax(dim=-1, keepdim=True)
+        out = torch.cat([out, fed], dim=1)
+        if (fed == 0).all():
+            break
+    return out
+
+
 def _last_prompt_token_twice(model: Any, ids: torch.Tensor, n_new: int) -> torch.Tensor:
     """Prefills the whole prompt, then feeds its last token once more to get logits."""
     if n_new == 0:
@@ -1263,6 +1351,7 @@ GENERATE = Exercise(
         Stage("one new token takes one call", [_generation(1, 3, 1)]),
         Stage("the prompt once, then one token a call", [_generation(1, 3, 4), _generation(1, 1, 3)]),
         Stage("each sequence of a batch by itself", [_generation(2, 4, 3), _generation(3, 2, 5)]),
+        Stage("no token ends the text early", [_generation(1, 5, 4, vocab=3)]),
         Stage("no new tokens, no calls", [_generation(2, 4, 0)]),
     ],
     mistakes=[
@@ -1326,6 +1415,12 @@ GENERATE = Exercise(
             "The prompt takes two calls, all but its last token and then that one: one call more than needed.",
             "Which call's logits does your loop throw away?",
             _prefilled_then_repeated,
+        ),
+        Mistake(
+            "ends_early",
+            "A token is taken for the end of the text. Nothing was said of an end token: n_new tokens are asked for.",
+            "Which token ids mean the end of a text to a model that you know nothing of?",
+            _ends_at_token_zero,
         ),
         Mistake(
             "only_new_tokens",

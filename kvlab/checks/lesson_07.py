@@ -93,7 +93,7 @@ class _Device:
     def __init__(self, times_ms: Sequence[float]) -> None:
         self.times_ms = times_ms
         self.now_ms = 5000.0  # a clock need not begin at 0
-        self.busy_until_ms = 0.0
+        self.busy_until_ms = self.now_ms + 7.0  # with work that somebody else has queued
         self.n_steps = 0
         self.unsynchronized_readings = 0
         self.readings = 0

@@ -1,4 +1,4 @@
-"""Writes the grown pairs into the list that was handed in, which the statement leaves open (its writer did not)."""
+"""Writes the grown pairs into the list that the caller handed in."""
 
 import torch
 

@@ -1,0 +1,7 @@
+"""Binomial coefficients."""
+
+from math import comb
+
+
+def projection_counts(n):
+    return comb(n + 1, 2), comb(n, 1)
