@@ -208,30 +208,34 @@ def test_fields_that_are_not_needed_may_be_missing() -> None:
 @pytest.mark.parametrize(
     ("extra", "named"),
     [
-        ({"kv_lora_rank": 512}, "kv_lora_rank = 512"),
-        ({"sliding_window": 4096}, "sliding_window = 4096"),
-        ({"sliding_window": 4096, "use_sliding_window": None}, "sliding_window = 4096"),
-        ({"use_sliding_window": True}, "use_sliding_window = True"),
-        ({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern = LLLG"),
-        ({"attention_chunk_size": 8192}, "attention_chunk_size = 8192"),
-        ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types = sliding_attention"),
-        ({"layer_types": ["linear_attention"] * 3, "use_sliding_window": False}, "layer_types = linear_attention"),
-        ({"layer_types": ["full_attention"] * 2}, "layer_types lists 2 layers"),
+        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, "3 latent layers by kv_lora_rank 512 + qk_rope_head_dim 64"),
+        ({"kv_lora_rank": 512}, "qk_rope_head_dim is missing"),
+        ({"qk_nope_head_dim": 128}, "kv_lora_rank is missing"),
+        ({"sliding_window": 4096}, "3 sliding layers by sliding_window"),
+        ({"sliding_window": 4096, "use_sliding_window": None}, "3 sliding layers by sliding_window"),
+        ({"use_sliding_window": True}, "sliding_window is missing"),
+        ({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern LLLG, but sliding_window is missing"),
+        ({"attention_chunk_size": 8192, "no_rope_layer_interval": 4}, "3 chunked layers by attention_chunk_size"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 9},
+            "2 full and 1 sliding layers by sliding_window",
+        ),
+        ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "sliding_window is missing"),
+        ({"layer_types": ["linear_attention"] * 3}, "the recurrent state is not counted"),
+        ({"layer_types": ["full_attention"] * 2}, "layer_types lists 2 layers, but the model has 3"),
+        (
+            {"layer_types": ["full_attention", "mystery", "full_attention"]},
+            "a layer of kind 'mystery' is not understood",
+        ),
         ({"layer_types": "full_attention"}, "layer_types: expected a list"),
-        ({"full_attention_interval": 4}, "full_attention_interval = 4"),
-        ({"attn_layer_period": 8, "attn_layer_offset": 0}, "attn_layer_period = 8"),
-        ({"hybrid_override_pattern": "M-M*"}, "hybrid_override_pattern = M-M*"),
-        ({"mamba_d_state": 16}, "mamba_d_state = 16"),
-        ({"text_config": {"num_hidden_layers": 62}}, "text_config"),
-        ({"num_key_value_heads_per_layer": [8, 0, 8]}, "num_key_value_heads_per_layer"),
-        ({"num_kv_heads": 8}, "num_kv_heads = 8"),
-        ({"multi_query": True}, "multi_query = True"),
-        ({"v_head_dim": 128}, "v_head_dim = 128"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder = True"),
-        ({"model_type": "falcon"}, "model_type = falcon"),
-        ({"model_type": "deepseek_v3"}, "model_type = deepseek_v3"),
-        ({"model_type": "falcon_h1"}, "model_type = falcon_h1"),
-        ({"model_type": "bert"}, "model_type = bert"),
+        ({"mamba_d_state": 16}, "mamba_d_state = 16: some layers are recurrent, but no field says which"),
+        ({"num_key_value_heads_per_layer": [8, 0, 8]}, "2 full layers by num_key_value_heads_per_layer"),
+        ({"v_head_dim": 128}, "3 full layers by v_head_dim"),
+        ({"is_encoder_decoder": True}, "how many tokens the encoder gives"),
+        ({"window_size": 64}, "window_size = 64 is not understood"),
+        ({"model_type": "deepseek_v3"}, "kv_lora_rank is missing: deepseek_v3 caches a latent"),
+        ({"model_type": "falcon_h1"}, "the recurrent state is not counted"),
+        ({"model_type": "bert"}, "model_type = bert: an encoder keeps no cache"),
         ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
         ({"num_hidden_layers": "3"}, "num_hidden_layers: expected a whole number of at least 1, got '3'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: expected a whole number of at least 1, got 0"),
@@ -240,11 +244,11 @@ def test_fields_that_are_not_needed_may_be_missing() -> None:
         ({"num_key_value_heads": 0}, "num_key_value_heads: expected a whole number of at least 1, got 0"),
         ({"num_key_value_heads": -8}, "num_key_value_heads: expected a whole number of at least 1, got -8"),
         ({"num_key_value_heads": True}, "num_key_value_heads: expected a whole number of at least 1, got True"),
-        ({"num_key_value_heads": [8]}, "num_key_value_heads: expected a whole number of at least 1, got [8]"),
-        ({"num_key_value_heads": 3}, "got 8 query heads and 3 KV heads"),
-        ({"num_key_value_heads": 16}, "got 8 query heads and 16 KV heads"),
+        ({"num_key_value_heads": [8]}, "num_key_value_heads lists 1 layers, but num_hidden_layers = 3"),
+        ({"num_key_value_heads": 3}, "num_attention_heads = 8, but num_key_value_heads = 3"),
+        ({"num_key_value_heads": 16}, "num_attention_heads = 8, but num_key_value_heads = 16"),
         ({"head_dim": 0}, "head_dim: expected a whole number of at least 1, got 0"),
-        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": None}, "head_dim is missing, and so is hidden_size"),
         ({"hidden_size": 42}, "hidden_size 42 does not divide by num_attention_heads 8"),
     ],
 )
@@ -254,6 +258,18 @@ def test_what_is_not_plain_is_refused_in_one_line(extra: dict[str, Any], named: 
         bytes_per_token(PLAIN | extra)
     assert named in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        ({"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768}, CacheShape(12, 12, 64)),
+        ({"model_type": "gemma3", "text_config": PLAIN | {"head_dim": 6}}, CacheShape(3, 8, 6)),
+        (PLAIN | {"multi_query": True, "num_kv_heads": 8, "model_type": "falcon"}, CacheShape(3, 1, 5)),
+    ],
+)
+def test_a_plain_decoder_in_other_words_is_plain(config: dict[str, Any], shape: CacheShape) -> None:
+    assert cache_shape(config) == shape
 
 
 @pytest.mark.parametrize("config", [None, [], "config.json", 7])

@@ -17,7 +17,7 @@ import numpy as np
 from kvlab import sizes
 from kvlab.decoder import TinyDecoder
 from kvlab.predict import predict
-from kvlab.sizes import config_names, load_config
+from kvlab.sizes import config_names, load_config, price
 from kvlab.style import COLORS, show, subplots
 
 GiB, GB = 2**30, 10**9
@@ -119,7 +119,7 @@ print("head_dim:", llama.get("head_dim"))
 # - no `head_dim`: `hidden_size / num_attention_heads`. Only then; where the field is given, it counts.
 
 
-# %%
+# %% tags=["nbval-check-output"]
 def bytes_per_token(config):
     n_heads = config.get("num_attention_heads")
     n_kv_heads = config.get("num_key_value_heads") or n_heads
@@ -127,7 +127,6 @@ def bytes_per_token(config):
     return cache_bytes(1, 1, config["num_hidden_layers"], n_kv_heads, head_dim, 2)
 
 
-# %% tags=["nbval-check-output"]
 per_token = bytes_per_token(llama)
 print(f"Llama 3.1 8B: {per_token:,} bytes = {per_token // 2**10} KiB a token")
 print(f"8,192 tokens: {8192 * per_token / GiB} GiB")
@@ -190,14 +189,44 @@ show(
 #
 # Some models do not store one key and one value per token, KV head and layer. A window drops old tokens, multi-head
 # latent attention (MLA) stores a small latent instead, hybrids mix in layers with a fixed state.
-# `kvlab.sizes.bytes_per_token` refuses them: an error is worth more than a number that is wrong without saying so.
+# `kvlab.sizes.bytes_per_token` is the formula above, and refuses such a config: an error is worth more than a number
+# that is wrong without saying so. `kvlab.sizes.price` reads what each layer keeps. It refuses what contradicts itself,
+# and says what it had to assume.
 
 # %% tags=["nbval-check-output"]
-for extra in ({"sliding_window": 4096}, {"kv_lora_rank": 512}, {"num_key_value_heads": 5}):
+windowed = llama | {"sliding_window": 4096}
+for ask in (lambda: sizes.bytes_per_token(windowed), lambda: price(llama | {"num_key_value_heads": 5}, tokens=1)):
     try:
-        sizes.bytes_per_token(llama | extra)
+        ask()
     except ValueError as error:
         print(error)
+print([price(config, tokens=32768).kv_bytes / GiB for config in (llama, windowed)], "GiB without and with the window")
+print(price(llama | {"model_type": "llama_next"}, tokens=1).warnings[0])
+
+# %% [markdown]
+# Three real models, by the fields of their `config.json`: DeepSeek R1 keeps a latent, Gemma 3 27B a window of 1,024
+# tokens in five layers of six, Qwen3.6 27B keys and values only in every fourth layer.
+
+# %% tags=["nbval-check-output"]
+deepseek = {"model_type": "deepseek_v3", "num_hidden_layers": 61, "num_attention_heads": 128, "hidden_size": 7168}
+deepseek |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+gemma = {"model_type": "gemma3_text", "num_hidden_layers": 62, "num_attention_heads": 32, "hidden_size": 5376}
+gemma |= {"num_key_value_heads": 16, "head_dim": 128, "sliding_window": 1024, "sliding_window_pattern": 6}
+qwen = {"model_type": "qwen3_5_text", "num_hidden_layers": 64, "num_attention_heads": 24, "full_attention_interval": 4}
+qwen |= {"num_key_value_heads": 4, "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 48}
+qwen |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4}
+for name, config in [("DeepSeek R1", deepseek), ("Gemma 3 27B", gemma), ("Qwen3.6 27B", qwen)]:
+    needed, formula = price(config, tokens=32768).kv_bytes, bytes_per_token(config) * 32768
+    print(f"{name}: {needed / GiB:.2f} GiB at 32,768 tokens; the formula says {formula / needed:.1f} times that")
+
+# %% [markdown]
+# `explain` says where each factor comes from, beside what the naive formula puts in its place: all layers, and
+# `hidden_size / num_attention_heads` as the head width. From a terminal, `kvlab size config.json --tokens 32768` does
+# the same for any `config.json`, and more: how many sequences fit on a GPU, other formats, and what engines
+# *allocate*, which is more than what is *needed*.
+
+# %% tags=["nbval-check-output"]
+print(sizes.explain(price(gemma, tokens=32768)))
 
 # %% [markdown]
 # ## Cache against weights
@@ -264,13 +293,12 @@ guess = predict("Llama 3.1 8B in 16 bits, 8,192 tokens for each user: how many u
 guess
 
 
-# %%
+# %% tags=["nbval-check-output"]
 def max_sequences(memory_bytes, weight_bytes, per_token, seq_len):
     """Whole sequences that fit beside the weights."""
     return max(0, (memory_bytes - weight_bytes) // (per_token * seq_len))
 
 
-# %% tags=["nbval-check-output"]
 print("tokens each     in 80 GB  in 81,559 MiB  in 24 GB")
 for seq_len in (2048, 8192, 32768, 131072):
     fits = [max_sequences(m, weight_bytes, per_token, seq_len) for m in (80 * GB, 81559 * 2**20, 24 * GB)]
@@ -327,14 +355,33 @@ for bits, bytes_per_element in [(16, 2), (8, 1), (4, 0.5)]:
 # %% [markdown]
 # ## Even they
 #
-# Numbers that were published and are wrong. A well-known table of Llama 3.1 sizes gives 0.984 GB for the 405B model
-# at 1k tokens (huggingface.co/blog/llama31, asked about in huggingface/blog #2345). The model has 126 layers and 8 KV
-# heads of width 128 (arXiv:2407.21783, table 3). And `hidden_size // num_attention_heads`, or `n_embd // n_head`,
-# taken for the head width of two models that set their own:
+# > **Five public numbers that are wrong.**
+# >
+# > 1. Llama 3.1 405B, 1k tokens: 0.984 GB in a well-known table (huggingface.co/blog/llama31, asked about in
+# >    huggingface/blog #2345). It counts 16 KV heads; the model has 126 layers and 8 (arXiv:2407.21783, table 3).
+# > 2. Gemma 3 27B, 32,768 tokens: an engine held 15,872 MiB (ikawrakow/ik_llama.cpp, discussion #334). Every layer
+# >    kept every token; 52 of the 62 never look further back than 1,024.
+# > 3. LLaMA 30B, 512 tokens: 1,560 MB, "twice large" (abetlen/llama-cpp-python #66). The binding stored f32, and the
+# >    MB are MiB.
+# > 4. A model of 48 layers, priced in a comment with 64 (guoqingbao/xinfer #195).
+# > 5. Qwen3.6 27B, 4 sequences of 65,536 tokens: 60 % too much in a user interface (lmstudio-ai/lmstudio-bug-tracker
+# >    #1862). Only every fourth layer has keys and values.
+#
+# Beside them, `hidden_size // num_attention_heads`, or `n_embd // n_head`, taken for the head width of two models that
+# set their own. What is so:
 
 # %% tags=["nbval-check-output"]
-gib, with_16 = (cache_bytes(1, 1024, 126, n_kv_heads, 128, 2) / GiB for n_kv_heads in (8, 16))
-print(f"405B at 1,024 tokens: {gib:.3f} GiB with 8 KV heads; the table's number needs 16: {with_16:.3f} GiB")
+big = {"model_type": "llama", "num_hidden_layers": 126, "num_key_value_heads": 8, "head_dim": 128}
+old = {"model_type": "llama", "num_hidden_layers": 60, "num_attention_heads": 52, "hidden_size": 6656}
+gib, with_16 = (price(big | {"num_key_value_heads": n}, tokens=1024).kv_bytes / GiB for n in (8, 16))
+print(f"1. {gib:.3f} GiB with 8 KV heads; the table's number needs 16: {with_16:.3f} GiB")
+mib = price(gemma, tokens=32768).kv_bytes / 2**20
+print(f"2. {mib:,.0f} MiB are needed, {15872 / mib:.1f} times less")
+f16, f32 = (price(old, tokens=512, k_dtype=name, v_dtype=name).kv_bytes / 2**20 for name in ("f16", "f32"))
+print(f"3. {f16:,.0f} MiB in f16, {f32:,.0f} MiB in f32")
+print(f"4. 64 layers for 48: {64 / 48 - 1:.0%} too large")
+need = price(qwen, tokens=65536, sequences=4)
+print(f"5. {need.kv_bytes / GiB:.0f} GiB of keys and values, {need.state_bytes / 2**20} MiB of state")
 print(f"Mistral Nemo 12B: 5120 // 32 = {5120 // 32}, head_dim is 128: {5120 // 32 / 128 - 1:+.0%}")
 print(f"gpt-oss-120b: 2880 // 64 = {2880 // 64}, head_dim is 64: {2880 // 64 / 64 - 1:+.0%}")
 
@@ -345,10 +392,10 @@ print(f"gpt-oss-120b: 2880 // 64 = {2880 // 64}, head_dim is 64: {2880 // 64 / 6
 #   8,192 tokens, with KV heads and `head_dim` read, not derived.
 # - You found where the cache outgrows the weights (122,533 tokens at batch 1, 7,659 at batch 16) and how many
 #   sequences of 8,192 tokens fit beside them in 80 GB: 59.
-# - You spotted wrong numbers by their factor: 4 where query heads were counted, 2 in a 405B row, 32 where 32 layers
-#   are forgotten.
+# - You spotted wrong numbers by their factor: 4 where query heads were counted, 2 in a 405B row, 5.3 where a window was
+#   not seen, 32 where 32 layers are forgotten.
 #
-# One limit: this is what a plain cache *needs*. Windows, latents and hybrids need another formula, and engines
+# One limit: your `bytes_per_token` is for the plain decoder. Windows, latents and hybrids need `price`, and engines
 # *allocate* more than is needed.
 #
 # Exercise: [05 Cache size](../exercises/05_cache_size.ipynb).
