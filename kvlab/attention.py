@@ -124,6 +124,8 @@ def attention_weights(
     if mask is None:
         mask = offset_mask(n_new, n_total)
     expect("mask", mask, ("n_new", "n_total"), n_new=n_new, n_total=n_total)
+    if mask.dtype != bool:  # an additive mask, 0 and -inf, would be read the wrong way round
+        raise ValueError(f"mask: expected bool, True where the query may look, got {mask.dtype}")
     # The group is one more axis of q, so that k is read once a group and never repeated in memory.
     grouped = q.reshape(n_kv_heads, group * n_new, size["head_dim"])
     scores = (grouped @ k.transpose(0, 2, 1)).reshape(n_heads, n_new, n_total) / np.sqrt(size["head_dim"]).astype(

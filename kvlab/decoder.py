@@ -6,7 +6,7 @@ preserve can be tested on it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,9 @@ from kvlab.trace import Trace
 Ids = Int[np.ndarray, "n_new"]
 
 
+Positions = Literal["rope", "learned", "alibi"]
+
+
 @dataclass(frozen=True)
 class DecoderConfig:
     """Shape of the tiny decoder. The defaults are lesson 05's toy: 128 bytes of cache a token at 16 bits."""
@@ -32,9 +35,16 @@ class DecoderConfig:
     n_kv_heads: int = 2
     head_dim: int = 8
     d_ff: int = 48
-    positions: Literal["rope", "learned", "alibi"] = "rope"
+    positions: Positions = "rope"
     rope_base: float | int = 10000.0
     max_positions: int = 256  # rows of the learned table; RoPE and ALiBi have no such limit
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions"):
+            expect_count(name, getattr(self, name), 1)
+        expect_groups(self.n_heads, self.n_kv_heads)
+        if self.positions not in get_args(Positions):
+            raise ValueError(f"positions must be one of {', '.join(get_args(Positions))}, got {self.positions!r}")
 
 
 def make_weights(config: DecoderConfig, seed: int = 0, dtype: DTypeLike = np.float64) -> dict[str, Any]:
@@ -116,7 +126,8 @@ class TinyDecoder:
         self, config: DecoderConfig | None = None, seed: int = 0, dtype: DTypeLike = np.float64, **fields: Any
     ) -> None:
         self.config = replace(config or DecoderConfig(), **fields)
-        expect_groups(self.config.n_heads, self.config.n_kv_heads)
+        if not np.issubdtype(np.dtype(dtype), np.floating):
+            raise ValueError(f"dtype: expected a float type, got {np.dtype(dtype)}")
         self.weights = make_weights(self.config, seed, dtype)
         self.dtype = np.dtype(dtype)
 

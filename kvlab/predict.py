@@ -70,8 +70,10 @@ def predict(question: str, options: Sequence[str] | None = None) -> Prediction:
     the run: 5
     your guess: none yet
     """
-    if not question.strip():
-        raise ValueError("predict: the question is empty")
-    if options is not None and (len(options) < 2 or len(set(options)) != len(options)):
-        raise ValueError(f"predict: options must be at least two different strings, got {list(options)}")
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(f"predict: the question must be a sentence, got {question!r}")
+    if options is not None:
+        good = not isinstance(options, str) and all(isinstance(option, str) for option in options)
+        if not good or len(set(options)) < max(2, len(options)):
+            raise ValueError(f"predict: options must be at least two different strings, got {options!r}")
     return Prediction(question, options)

@@ -40,8 +40,8 @@ def show(figure: "Figure", alt: str) -> None:
     Raises:
         ValueError: no alt text; a reader who cannot see the picture would get nothing.
     """
-    if not alt.strip():
-        raise ValueError("show: alt is empty, say in a sentence what the picture shows")
+    if not isinstance(alt, str) or not alt.strip():
+        raise ValueError(f"show: alt must be a sentence that says what the picture shows, got {alt!r}")
     import matplotlib.pyplot as plt
     from IPython.display import display
 

@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.checks import CheckFailed, check, hint, notebook
+from kvlab.checks.engine import Failure, Outcome
 from kvlab.checks.files import Unusable, check_files, is_untouched, load, progress_rows, progress_table, read_cells
-from kvlab.checks.registry import UnknownExercise, cards
+from kvlab.checks.registry import cards, exercise
+from kvlab.checks.report import Report, in_words
 from kvlab.cli import app
 
 pytestmark = pytest.mark.usefixtures("no_shape_hook")
@@ -139,13 +141,13 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     assert "not UTF-8" in verdict(tmp_path / "b.py")["message"]
 
 
-def test_an_unknown_exercise_names_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_exercise_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run("check", "offsetmask", write(tmp_path, RIGHT), "--json")
     assert status == 1
     answer = json.loads(out)
     assert answer["verdict"] == "error" and "the nearest are offset_mask" in answer["message"]
-    with pytest.raises(UnknownExercise, match="the nearest are KVCache"):
-        hint("KVCahce")
+    hint("KVCahce")
+    assert "hint: no exercise is called 'KVCahce': the nearest are KVCache" in capsys.readouterr().out
 
 
 def test_wrong_usage_is_status_2(tmp_path: Path) -> None:
@@ -211,6 +213,52 @@ def test_progress_counts_what_is_passed(tmp_path: Path) -> None:
     assert "2 of 7" in run("progress", tmp_path)[1]
     (tmp_path / "empty").mkdir()
     assert run("progress", tmp_path / "empty")[0] == 1
+    (tmp_path / "01_attention.ipynb").write_text("{")
+    write_notebook(tmp_path, "x = 1", name="00_start_here.ipynb")
+    table = progress_table(progress_rows(tmp_path))
+    assert "softmax cannot be read" in table and "count_tokens is not there" in table
+
+
+def test_a_wrong_call_of_check_is_one_line_and_strict_runs_still_stop(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KVLAB_STRICT", raising=False)
+    check(3)  # type: ignore[arg-type]
+    check(top_left)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "check: expected a function or a class, got int"
+    assert lines[1].startswith("check: no exercise is called 'top_left'")
+    monkeypatch.setenv("KVLAB_STRICT", "1")
+    with pytest.raises(CheckFailed, match="got int"):
+        check(3)  # type: ignore[arg-type]
+
+
+def test_a_large_array_is_shown_by_an_entry_that_differs() -> None:
+    probe = exercise("softmax").probes[0]
+    text = in_words(np.zeros((7, 24)), np.ones((7, 24)))
+    assert "168 of 168 entries differ" in text
+    failure = Failure(exercise("softmax").stages[0], probe, "out", np.zeros((7, 24)), np.eye(7, 24))
+    shown = str(Report(cards()["softmax"], Outcome("incorrect", (), failure)))
+    assert "expected  out[0, 0] of shape (7, 24): 0" in shown and "yours     out[0, 0] of shape (7, 24): 1" in shown
+
+
+@pytest.mark.parametrize(
+    "value", ["np.ma.masked_array(mask)", "[[True]]", "nested()"], ids=["masked array", "list", "list in itself"]
+)
+def test_unusual_values_are_named_for_what_they_are(tmp_path: Path, value: str) -> None:
+    text = (
+        "import numpy as np\ndef nested():\n    a = []\n    a.append(a)\n    return a\n"
+        "def offset_mask(n_new, n_total):\n    mask = np.tri(n_total, dtype=bool)[n_total - n_new :]\n"
+        f"    return {value}\n"
+    )
+    answer = verdict(write(tmp_path, text))
+    assert answer["verdict"] == "incorrect"
+    assert "got a list or tuple" in answer["message"] or "an object of type MaskedArray" in answer["message"]
+
+
+def test_control_characters_of_a_submission_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    text = "def offset_mask(n_new, n_total):\n    raise ValueError('\\x1b[31mred')\n"
+    assert "\x1b" not in verdict(write(tmp_path, text))["message"]
 
 
 def right(n_new: int, n_total: int) -> Any:

@@ -70,7 +70,7 @@ def test_at_rest_the_question_and_its_options_are_there_and_escaped() -> None:
 @pytest.mark.parametrize(
     ("question", "options", "words"),
     [
-        ("  ", None, "the question is empty"),
+        ("  ", None, "the question must be a sentence"),
         ("Which?", ["only"], r"two different strings, got \['only'\]"),
         ("Which?", [], r"two different strings, got \[\]"),
         ("Which?", ["a", "b", "a"], r"two different strings, got \['a', 'b', 'a'\]"),

@@ -56,7 +56,7 @@ def test_the_same_figure_gives_the_same_bytes(displayed: list) -> None:
 @pytest.mark.parametrize("alt", ["", " \n"])
 def test_show_refuses_a_picture_without_alt_text(no_shape_hook: None, displayed: list, alt: str) -> None:
     figure = line()
-    with pytest.raises(ValueError, match="alt is empty"):
+    with pytest.raises(ValueError, match="alt must be a sentence"):
         show(figure, alt)
     assert displayed == []
     plt.close(figure)

@@ -104,6 +104,7 @@ def _child(name: str, file: Path, limit_s: float, writer: int) -> None:
         os.dup2(null, stream)
     with open(os.devnull, "w") as quiet, redirect_stdout(quiet), redirect_stderr(quiet):
         answer = check_file(name, file, limit_s)
+    answer["message"] = "".join(c if c.isprintable() or c == "\n" else "?" for c in answer["message"])
     with os.fdopen(writer, "w") as out:
         json.dump(answer, out)
 
@@ -256,20 +257,26 @@ def progress_rows(folder: Path) -> list[dict[str, Any]]:
         file = folder / f"{facts.lesson}.ipynb"
         if not file.exists():
             continue
-        try:
-            untouched = is_untouched(facts.id, read_cells(file))
-        except Unusable:
-            untouched = False
-        if untouched:
-            verdict, points = "not_attempted", 0
-        else:
-            answer = next(check_files(facts.id, [file]))
-            verdict, points = answer["verdict"], answer["points"]
+        verdict, points = _standing(facts.id, file)
         row = {"lesson": facts.lesson, "exercise": facts.id, "verdict": verdict}
         rows.append(row | {"points": points, "max_points": facts.points})
     if not rows:
-        raise Unusable(f"{folder} holds no exercise notebook: run this in the folder exercises/, or name it")
+        raise Unusable(f"{folder} holds no exercise notebook: name the folder that does, such as exercises")
     return rows
+
+
+def _standing(name: str, file: Path) -> tuple[str, int]:
+    """Verdict and points of one exercise of a notebook, "unreadable" or "missing" where there is nothing to check."""
+    try:
+        cells = read_cells(file)
+    except Unusable:
+        return "unreadable", 0
+    if not any(f"def {name}(" in cell.source or f"class {name}" in cell.source for cell in cells):
+        return "missing", 0
+    if is_untouched(name, cells):
+        return "not_attempted", 0
+    answer = next(check_files(name, [file]))
+    return answer["verdict"], answer["points"]
 
 
 def progress_table(rows: list[dict[str, Any]]) -> str:
@@ -278,7 +285,8 @@ def progress_table(rows: list[dict[str, Any]]) -> str:
     for lesson in dict.fromkeys(row["lesson"] for row in rows):
         of_lesson = [row for row in rows if row["lesson"] == lesson]
         points, most = (sum(row[k] for row in of_lesson) for k in ("points", "max_points"))
-        each = ", ".join(f"{row['exercise']} {VERDICTS[row['verdict']]}" for row in of_lesson)
+        words = VERDICTS | {"unreadable": "cannot be read", "missing": "is not there"}
+        each = ", ".join(f"{row['exercise']} {words[row['verdict']]}" for row in of_lesson)
         lines.append(f"{lesson:<22}{points:>3} of {most:<3} {each}")
     points, most = (sum(row[k] for row in rows) for k in ("points", "max_points"))
     return "\n".join([*lines, f"{'all':<22}{points:>3} of {most:<3}"])

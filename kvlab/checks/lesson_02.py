@@ -675,6 +675,26 @@ def _heads_joined_wrong(x: Any, wq: Any, wk: Any, wv: Any, cache: Any, n_heads: 
     return attention(q, *cache.append(k, v)).reshape(len(x), wq.shape[1])
 
 
+def _heads_reshaped(x: Any, wq: Any, wk: Any, wv: Any, cache: Any, n_heads: int, n_kv_heads: int) -> Any:
+    """Reshapes on the way in and on the way out."""
+    widths = ((wq, n_heads), (wk, n_kv_heads), (wv, n_kv_heads))
+    q, k, v = ((x @ w).reshape(n, len(x), w.shape[1] // n) for w, n in widths)
+    return attention(q, *cache.append(k, v)).reshape(len(x), wq.shape[1])
+
+
+def _tiled(x: Any, wq: Any, wk: Any, wv: Any, cache: Any, n_heads: int, n_kv_heads: int) -> Any:
+    """Query head h reads KV head h modulo n_kv_heads."""
+    q, k, v = _project(x, wq, wk, wv, n_heads, n_kv_heads)
+    k, v = cache.append(k, v)
+    return merge_heads(attention(q, *(np.tile(a, (n_heads // n_kv_heads, 1, 1)) for a in (k, v))))
+
+
+def _top_left(x: Any, wq: Any, wk: Any, wv: Any, cache: Any, n_heads: int, n_kv_heads: int) -> Any:
+    q, k, v = _project(x, wq, wk, wv, n_heads, n_kv_heads)
+    k, v = cache.append(k, v)
+    return merge_heads(attention(q, k, v, mask=np.tri(len(x), k.shape[1], dtype=bool)))
+
+
 def _heads_interleaved(x: Any, wq: Any, wk: Any, wv: Any, cache: Any, n_heads: int, n_kv_heads: int) -> Any:
     """Takes the last axis as (head_dim, heads), where it is (heads, head_dim)."""
 
@@ -796,6 +816,26 @@ STEP = Exercise(
             "A single token hides it.",
             "Which axis must come first before the heads of one token can be joined?",
             _heads_joined_wrong,
+        ),
+        Mistake(
+            "heads_reshaped_both_ways",
+            "Heads are cut and joined again by plain reshapes, in and out: rows of different tokens mix in between. A "
+            "single token hides it.",
+            "After your first reshape, which token does the second row of head 0 come from?",
+            _heads_reshaped,
+        ),
+        Mistake(
+            "tile_order",
+            "Query head h reads KV head h modulo n_kv_heads, tile order: neighbouring query heads share a KV head.",
+            "Which KV head does query head 1 read when 6 query heads share 2 KV heads?",
+            _tiled,
+        ),
+        Mistake(
+            "top_left_triangle",
+            "The mask hangs from the top-left corner: over a cache, a new token sees the beginning of the text and not "
+            "itself.",
+            "With 6 tokens in all of which 1 is new, at which position does the new one stand?",
+            _top_left,
         ),
         Mistake(
             "channels_before_heads",

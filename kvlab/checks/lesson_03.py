@@ -100,6 +100,20 @@ OFFSET_MASK = Exercise(
             lambda n_new, n_total: offset_mask(n_new, n_total).T,
         ),
         Mistake(
+            "ones_and_zeros",
+            "The triangle is right and its entries are numbers, 1.0 and 0.0. A mask of this course is bool: True where "
+            "the query may look.",
+            "What does np.ones give when it is not told a dtype?",
+            lambda n_new, n_total: offset_mask(n_new, n_total).astype(float),
+        ),
+        Mistake(
+            "empty_chunk_has_all_rows",
+            "An empty chunk gets the whole square: a slice that counts n_new rows from the end takes all of them when "
+            "n_new is 0.",
+            "Which rows does a[-0:] take?",
+            lambda n_new, n_total: np.tri(n_total, dtype=bool)[-n_new:],
+        ),
+        Mistake(
             "additive",
             "This is the additive form, 0 and -inf, as some libraries want it. The exercise asks for True and False.",
             "What is True + True in a mask that will be added to scores?",

@@ -131,7 +131,7 @@ def pair(value: Any, what: str) -> tuple[Any, Any]:
     raise Malformed(f"{what}: expected a pair of two values, got {got}")
 
 
-def observe(value: Any) -> Any:
+def observe(value: Any, depth: int = 0) -> Any:
     """Turn a submission's value into plain data: arrays, numbers, strings, tuples. Anything else becomes its type.
 
     Nothing of the submission's own classes survives, so that an object whose `__eq__` always answers True compares
@@ -141,17 +141,19 @@ def observe(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         return np.array(value, subok=False)
     if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
         tensor = value.detach().cpu()
         return tensor.float().numpy().copy() if str(tensor.dtype) == "torch.bfloat16" else tensor.numpy().copy()
+    if depth > 4:  # nothing that an exercise asks for lies so deep; a list may hold itself
+        return f"a {type(value).__name__} inside of others"
     if isinstance(value, tuple):  # a named tuple too, by its own items and not by what a subclass says they are
-        return tuple(observe(v) for v in tuple.__iter__(value))
+        return tuple(observe(v, depth + 1) for v in tuple.__iter__(value))
     if type(value) is list:
-        return tuple(observe(v) for v in value)
+        return tuple(observe(v, depth + 1) for v in value)
     if isinstance(value, Mapping):
-        return {str(k): observe(v) for k, v in value.items()}
+        return {str(k): observe(v, depth + 1) for k, v in value.items()}
     return f"an object of type {type(value).__name__}"
 
 

@@ -1,5 +1,6 @@
 """What a learner reads: an outcome as text for a terminal, and the same with a picture for a notebook."""
 
+import textwrap
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -17,6 +18,9 @@ VERDICTS = {
     "error": "your code raised",
     "timeout": "out of time",
 }
+
+
+SHOWN_WHOLE = 48  # entries of an array that a message prints
 
 
 @dataclass(frozen=True)
@@ -57,26 +61,31 @@ class Report:
     def _lines(self) -> list[str]:
         outcome, failure = self.outcome, self.outcome.failure
         if outcome.verdict == "not_attempted":
-            return [f'  write it in the cell above and run that cell again; hint("{self.card.id}") helps in steps']
+            return [f'  write it where the stub raises, then check again; hint("{self.card.id}") helps in steps']
         lines = [f"  works     {says}" for says in outcome.works]
         if failure is None:
             return lines
         lines += [f"  fails     {failure.stage.says}", f"  input     {_indent(failure.probe.describe)}"]
         lines += _comparison(failure)
         if outcome.mistake:
-            lines += [f"  mistake   {outcome.mistake.sentence} [{outcome.mistake.id}]"]
-            lines += [f"  ask       {outcome.mistake.question}"]
+            lines += _wrapped("mistake", f"{outcome.mistake.sentence} [{outcome.mistake.id}]")
+            lines += _wrapped("ask", outcome.mistake.question)
         return lines
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         color = {"passed": "#009E73", "not_attempted": "#767676"}.get(self.outcome.verdict, "#D55E00")
         picture, alt = draw(self.outcome.failure) if self.outcome.failure else ("", "")
-        body = f"<pre>{escape(self.message)}</pre>" if self.message else ""
+        body = f'<pre style="white-space: pre-wrap">{escape(self.message)}</pre>' if self.message else ""
         html = (
             f'<div style="border-left: 4px solid {color}; padding-left: 10px">'
             f"<strong>{escape(self.headline)}</strong>{body}{picture}</div>"
         )
         return {"text/plain": str(self), "text/html": html}, {"text/html": {"alt": alt}} if alt else {}
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    """A sentence beside its label, in lines that fit a terminal and a notebook."""
+    return textwrap.wrap(text, 108, initial_indent=f"  {label:<10}", subsequent_indent=" " * 12)
 
 
 def _comparison(failure: Failure) -> list[str]:
@@ -90,11 +99,31 @@ def _comparison(failure: Failure) -> list[str]:
         line = [f"  at        {got.where}"] if got.where else []
         return [f"  expected  {name}: {_short(expected)}", f"  yours     {got}", *line]
     words = in_words(expected, got)
+    if _too_large_to_print(expected, got):
+        at = tuple(int(i) for i in np.argwhere(~np.isclose(expected, got, rtol=1e-4, atol=1e-9, equal_nan=True))[0])
+        entry = f"{name}[{', '.join(map(str, at))}] of shape {expected.shape}"
+        return [
+            f"  expected  {entry}: {expected[at]:.6g}",
+            f"  yours     {entry}: {got[at]:.6g}",
+            f"  in words  {words}",
+        ]
     return [
         f"  expected  {name}: {_indent(_short(expected))}",
         f"  yours     {name}: {_indent(_short(got))}",
         *([f"  in words  {words}"] if words else []),
     ]
+
+
+def _too_large_to_print(expected: Any, got: Any) -> bool:
+    """Whether two arrays can only be shown by an entry that differs."""
+    return (
+        isinstance(expected, np.ndarray)
+        and isinstance(got, np.ndarray)
+        and expected.shape == got.shape
+        and expected.size > SHOWN_WHOLE
+        and expected.dtype.kind == got.dtype.kind == "f"
+        and not np.isclose(expected, got, rtol=1e-4, atol=1e-9, equal_nan=True).all()
+    )
 
 
 def in_words(expected: Any, got: Any) -> str:
@@ -136,7 +165,7 @@ def _short(value: Any) -> str:
     if isinstance(value, np.ndarray):
         if value.dtype == bool:
             value = value.astype(int)
-        if value.size <= 48:
+        if value.size <= SHOWN_WHOLE:
             text = np.array2string(value, precision=4, suppress_small=True, max_line_width=90)
             return text if value.size else f"empty, shape {value.shape}"
         first = np.array2string(value.ravel()[:4], precision=4, suppress_small=True)
@@ -152,6 +181,8 @@ def _indent(text: str) -> str:
 
 
 def _type_name(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "a list or tuple"
     return value if isinstance(value, str) and value.startswith("an object") else f"a {type(value).__name__}"
 
 
