@@ -99,11 +99,18 @@ def size(
     v_dtype: Annotated[str, typer.Option(help="Format of the values.")] = "f16",
     mla: Annotated[str, typer.Option(help="What latent attention stores: latent or expanded.")] = "latent",
     gpu: Annotated[str | None, typer.Option(help="Memory of one GPU, such as 80GiB: say what fits.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Bytes of the weights, or auto: the index beside.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Bytes of the weights, or auto: total_size of the safetensors index beside the config."),
+    ] = None,
     tp: Annotated[int, typer.Option(min=1, help="GPUs that share the KV heads (tensor parallel).")] = 1,
     encoder_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens that cross-attention sees.")] = None,
     explained: Annotated[
-        bool | None, typer.Option("--explain/--table", help="Say where every factor comes from; so in a terminal.")
+        bool | None,
+        typer.Option(
+            "--explain/--table",
+            help="Say where every factor comes from (for one config in a terminal), or one line a config.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -258,6 +258,8 @@ def _fit_text(need: Price, fits: Fit) -> str:
         sequences = unlimited if fits.sequences is None else f"{fits.sequences:,}"
         tokens = unlimited if fits.tokens is None else f"{fits.tokens:,}"
         lines.insert(0, f"GPU       {both(fits.memory_bytes)}")
+        if fits.weight_bytes > fits.memory_bytes:
+            lines.append("  the weights alone do not fit: nothing is left for a cache")
         lines.append(f"  sequences of {need.tokens:,} tokens that fit beside them: {sequences}")
         lines.append(f"  tokens for each of {need.sequences:,} sequences that fit beside them: {tokens}")
         lines.append("  activations and the engine's own memory are not in it")

@@ -102,7 +102,7 @@ def answer(path: Path, request: Request) -> Answer:
         fits = None if weights is None else fit(need, int(weights), request.memory)
     except ValueError as error:
         line = str(error).removeprefix("config: ")
-        return Answer(path, error=line if line.startswith(str(path.parent)) else f"{path}: {line}")
+        return Answer(path, error=line if line.startswith(str(path)) else f"{path}: {line}")
     return Answer(path, need, fits)
 
 
