@@ -17,19 +17,23 @@ RUN = .venv/bin/python
 ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 VECLIB_MAXIMUM_THREADS=1
 PYTEST = $(ONE_THREAD) $(RUN) -m pytest -n auto --dist loadscope --durations=10
 
-.PHONY: help lab test test-all check build bench clean
+.PHONY: help lab test test-all test-browser check build bench clean
 
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 lab: .venv/built ## Open the course in JupyterLab, at lesson 00 (LAB_ARGS="--no-browser --port 8899").
 	@$(RUN) tools/lab.py $(LAB_ARGS)
 
 test: .venv/built ## Run every notebook, test and documented example (TEST_ARGS="-k mask").
-	@$(PYTEST) -m "not slow" $(TEST_ARGS)
+	@$(PYTEST) -m "not slow and not browser" $(TEST_ARGS)
 
 test-all: .venv/built ## The same with the slow tests, one of which installs nbgrader: what CI runs.
-	@$(PYTEST) $(TEST_ARGS)
+	@$(PYTEST) -m "not browser" $(TEST_ARGS)
+
+# In one process: the pages share a server and a browser.
+test-browser: .venv/built ## Drive every widget in JupyterLab and Notebook 7 in Chromium; pictures go to artifacts/.
+	@$(ONE_THREAD) $(RUN) -m pytest tests/browser -m browser --durations=10 $(TEST_ARGS)
 
 check: .venv/built ## Lint, formatting, types, and whether what is generated equals its source; changes nothing.
 	@$(RUN) -m ruff check .
@@ -42,6 +46,7 @@ build: .venv/built ## Execute and write all notebooks, the README's table and pi
 
 bench: .venv/built ## Measure this machine and write results/*.json, which lesson 07 shows.
 	@$(RUN) -m kvlab.bench $(BENCH_ARGS)
+	@[ -n "$(BENCH_ARGS)" ] || $(RUN) tools/bench_checks.py
 
 clean: ## Remove the environment and all caches; nothing that is committed.
 	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache

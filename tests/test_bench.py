@@ -301,7 +301,7 @@ def test_devices_need_all_their_files(valid, tmp_path):
     assert measured_devices(tmp_path) == []
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*_*.json")), ids=lambda path: path.name)
 def test_committed_results_are_whole_and_of_a_real_run(path):
     name, device = path.stem.rsplit("_", 1)
     result = load(name, device)

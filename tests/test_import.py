@@ -28,6 +28,7 @@ LAYERS = [
         "predict",
         "style",
         "environment",
+        "formulas",
     },
     {"shapes"},
 ]

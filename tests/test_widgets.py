@@ -19,7 +19,15 @@ from nbformat import v4
 from kvlab.attention import offset_mask
 from kvlab.decoder import TinyDecoder, generate
 from kvlab.trace import Trace
-from kvlab.widgets import CacheGrowth, MaskDiagram
+from kvlab.widgets import (
+    BlockTable,
+    CacheGrowth,
+    HeadMap,
+    MaskDiagram,
+    MemoryExplorer,
+    PositionDrift,
+    RooflineExplorer,
+)
 from kvlab.widgets.cache_growth_sheet import AGAIN, IDLE, NEW, QUANTITIES, READ
 from kvlab.widgets.mask_sheet import block_cells, key_text
 
@@ -56,6 +64,18 @@ def long_run(n_layers: int, n_kv_heads: int, n_steps: int, cached: bool) -> Trac
 
 
 WRONG = np.tril(np.ones((3, 7)))
+# b is forked from a and writes a shared block without a copy; then the copy is made.
+SHARED = [
+    {"do": "allocate", "sequence": "a", "block": 0},
+    {"do": "allocate", "sequence": "a", "block": 1},
+    {"do": "write", "sequence": "a", "n_tokens": 6},
+    {"do": "fork", "sequence": "a", "to": "b"},
+    {"do": "write", "sequence": "b", "n_tokens": 1},
+    {"do": "copy", "sequence": "a", "index": 1, "block": 5},
+    {"do": "write", "sequence": "a", "n_tokens": 2},
+    {"do": "release", "sequence": "a"},
+]
+MANY = [{"do": "allocate", "sequence": f"s{i // 20}", "block": i} for i in range(240)]
 TWINS = {
     "growth": lambda: CacheGrowth(decoded(True), decoded(False)),
     "growth alone": lambda: CacheGrowth(decoded(True)),
@@ -65,6 +85,22 @@ TWINS = {
     "mask, one token": lambda: MaskDiagram(np.ones((1, 1))),
     "mask, wrong": lambda: MaskDiagram(WRONG, expected=offset_mask, labels=["<a>", "&", '"c"', *"defg"]),
     "mask, large": lambda: MaskDiagram(np.tril(np.ones((100, 300))), offset_mask),
+    "mask, sinks": lambda: MaskDiagram("sinks", "window", n_new=8, n_total=12, window=4, n_sinks=2),
+    "heads": lambda: HeadMap(8, 2, spread="tile"),
+    "heads, one": lambda: HeadMap(1, 1),
+    "heads, many": lambda: HeadMap(200, 100, spread=list(range(100)) * 2),
+    "memory": lambda: MemoryExplorer("llama-3.1-8b"),
+    "memory, too much": lambda: MemoryExplorer("llama-3.1-70b", batch=64, seq_len=131_072, device="L4"),
+    "memory, least": lambda: MemoryExplorer({"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}, 0),
+    "roofline": lambda: RooflineExplorer("llama-3.1-8b"),
+    "roofline, least": lambda: RooflineExplorer("smollm2-135m", "L4", batch=1, seq_len=1),
+    "roofline, most": lambda: RooflineExplorer("llama-3.1-70b", "B200 (HGX)", batch=4096, seq_len=10**6),
+    "drift": lambda: PositionDrift({"<wrong> & slow": [0.0, 0.5, 1.25], "right": [0.0, 0.0, 1e-15]}),
+    "drift, broken": lambda: PositionDrift({"a": [np.nan, 1, np.inf], "b": [np.nan] * 3}, scale="logarithmic"),
+    "drift, long": lambda: PositionDrift({"a": np.arange(2000)}),
+    "drift, one step": lambda: PositionDrift({"a": [0]}),
+    "blocks": lambda: BlockTable(SHARED, n_blocks=12, block_size=4),
+    "blocks, many": lambda: BlockTable(MANY, n_blocks=300, block_size=16),
 }
 
 
@@ -178,7 +214,7 @@ def test_scripts_and_styles_are_in_the_wheel(tmp_path: Path) -> None:
     subprocess.run([*command, "--wheel-dir", str(tmp_path)], check=True, capture_output=True)
     packed = set(ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     files = [path.name for suffix in ("py", "js", "css") for path in WIDGETS.glob(f"*.{suffix}")]
-    assert len(files) >= 9
+    assert len(files) >= 20
     assert {f"kvlab/widgets/{name}" for name in files} <= packed
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvlab.bench import widgets
 from kvlab.bench.benchmarks import BENCHMARKS, SHAPES, Setting, setting
 from kvlab.bench.results import RESULTS, describe, save
 from kvlab.timing import (
@@ -19,21 +20,23 @@ from kvlab.timing import (
     versions,
 )
 
+NAMES = (*BENCHMARKS, widgets.NAME)  # the widgets are drawn in a browser, not on a device: no lesson reads their file
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks asked for and write their results; 0 when all did, 1 when one could not, 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="python -m kvlab.bench", description="Measure decode on this machine and write results/NAME_DEVICE.json."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; all when left out")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all when left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
     parser.add_argument("--shape", choices=[n for n in SHAPES if n != "tiny"], help="small on cpu, llama-8b on cuda")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs; writes only to --out")
     parser.add_argument("--out", type=Path, help="folder for the files, instead of results/")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.names if name not in BENCHMARKS]
+    unknown = [name for name in options.names if name not in NAMES]
     if unknown:
-        print(f"no benchmark is called {', '.join(unknown)}, there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(f"no benchmark is called {', '.join(unknown)}, there are: {', '.join(NAMES)}", file=sys.stderr)
         return 2
     device = options.device or pick_device()
     try:
@@ -44,8 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = setting(device, options.shape, options.quick)
     folder = options.out or (None if options.quick else RESULTS)
     failed = False
-    for name in options.names or BENCHMARKS:
+    for name in options.names or (BENCHMARKS if options.quick else NAMES):
         try:
+            if name == widgets.NAME:
+                print(report_widgets(options.out), flush=True)
+                continue
             result = measure(name, chosen, facts, options.quick)
         except Exception as error:  # one benchmark that fails must not take the others with it
             print(f"{name}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
@@ -55,6 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder is not None and result["rows"]:
             print(f"  written to {save(result, folder)}\n", flush=True)
     return 1 if failed else 0
+
+
+def report_widgets(folder: Path | None) -> str:
+    """Time the widgets in a browser; return a table, and write what was found to a folder that was asked for."""
+    try:
+        result = widgets.measure()
+    except RuntimeError as error:  # a GPU machine has no browser, and need not
+        return f"widgets: left out: {error}"
+    written = "" if folder is None else f"\n  written to {widgets.save(result, folder)}\n"
+    return widgets.report(result) + written
 
 
 def measure(name: str, chosen: Setting, facts: dict[str, Any], quick: bool = False) -> dict[str, Any]:

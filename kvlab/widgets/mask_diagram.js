@@ -94,7 +94,8 @@ function addPanel(parent, data, index, grid, colors, look) {
   addMarks(svg, data, data.panels[index], grid, colors.differs);
   const halo = add(svg, "rect", { width: cell + 1, height: cell + 1, class: "kvlab-halo" });
   const ring = add(svg, "rect", { width: cell + 1, height: cell + 1, class: "kvlab-ring" });
-  for (const event of ["pointerover", "pointerdown"])
+  // Not pointerover: a redraw under a pointer that rests would fire it, and undo what a key or Python has just set.
+  for (const event of ["pointermove", "pointerdown"])
     svg.addEventListener(event, ({ target }) => target.cell && look(...target.cell));
   return (i, j) => {
     for (const box of [halo, ring]) {
@@ -113,10 +114,10 @@ function say(data, i, j) {
   return `${capital(data.rows[i])}. ${capital(key)}${token}: ${WORDS[given]}${wrong}.`;
 }
 
-function addSlider(parent, words, set) {
+function addSlider(parent, words, set, min = 1) {
   const label = add(parent, "label", {}, `${words} `);
-  const input = add(label, "input", { type: "range", min: 1, step: 1 });
-  const shown = add(label, "output");
+  const input = add(label, "input", { type: "range", min, step: 1 });
+  const shown = add(label, "output", { "aria-hidden": "true" }); // the slider itself speaks its value
   input.addEventListener("input", () => set(Number(input.value)));
   return (value, most) => {
     input.max = most;
@@ -139,8 +140,9 @@ function render({ model, el }) {
   let data, focus, sliders;
 
   function set(values) {
-    for (const [name, value] of Object.entries(values)) model.set(name, value);
-    model.save_changes();
+    const changed = Object.entries(values).filter(([name, value]) => model.get(name) !== value);
+    for (const [name, value] of changed) model.set(name, value);
+    if (changed.length) model.save_changes();
   }
   const look = (i, j) => set({ row: i * data.block[0], column: j * data.block[1] });
   const place = () => [
@@ -158,6 +160,7 @@ function render({ model, el }) {
     if (!sliders) return;
     sliders[0](model.get("n_new"), data.reach);
     sliders[1](model.get("n_total"), data.reach);
+    Object.values(model.get("sizes")).forEach((size, i) => sliders[2 + i](size, Math.max(size, data.reach)));
   }
 
   function draw() {
@@ -168,6 +171,9 @@ function render({ model, el }) {
       sliders = [
         addSlider(bar, "n_new", (n) => set({ n_new: n, n_total: Math.max(n, model.get("n_total")) })),
         addSlider(bar, "n_total", (n) => set({ n_total: n, n_new: Math.min(n, model.get("n_new")) })),
+        ...Object.keys(data.sizes).map((name) =>
+          addSlider(bar, name, (n) => set({ sizes: { ...model.get("sizes"), [name]: n } }), 0),
+        ),
       ];
     drawSizes();
     if (data.problem) {
@@ -221,7 +227,7 @@ function render({ model, el }) {
   }
 
   window.addEventListener("keydown", onKey, { capture: true });
-  const changes = { data: draw, n_new: drawSizes, n_total: drawSizes, row: drawFocus, column: drawFocus };
+  const changes = { data: draw, n_new: drawSizes, n_total: drawSizes, sizes: drawSizes, row: drawFocus, column: drawFocus };
   for (const [name, redraw] of Object.entries(changes)) model.on(`change:${name}`, redraw);
   draw();
   return () => {

@@ -157,14 +157,15 @@ print(*environment.check(poor), sep="\n\n")
 # | 00 start here | nothing yet: this page |
 # | [01 attention](01_attention.ipynb) | softmax, heads and the causal mask, and why a cache can exist |
 # | [02 the KV cache](02_kv_cache.ipynb) | the cache, and the proof that it is used |
-# | [03 the offset mask](03_offset_mask.ipynb) | the mask and the positions of tokens that come after a cache |
+# | [03 masks and positions](03_offset_mask.ipynb) | the mask and the positions of tokens that come after a cache |
 # | [04 grouped queries](04_grouped_queries.ipynb) | fewer KV heads than query heads |
 # | [05 cache size](05_cache_size.ipynb) | bytes, for real models |
 # | [06 a PyTorch decoder](06_pytorch_decoder.ipynb) | the cache in a trainable model, and the generate loop |
 # | [07 decode timing](07_decode_timing.ipynb) | milliseconds, and how far they are from the floor |
 #
 # Each lesson starts from a fresh kernel and needs no other notebook to have run, so you can enter anywhere. The order
-# above is the order in which each idea is first needed.
+# above is the order in which each idea is first needed. Where a lesson names one from 08 on, that one is still to be
+# written.
 
 # %% [markdown]
 # ## Recap

@@ -251,8 +251,10 @@ show(fig, alt=f"{alt} Strict mask: outputs 0 and 1 miss their own token. Heads m
 #   sum to 1, and the future leaks in through the sum.
 # - **Mask multiplied into the scores.** A score of 0 is not "hidden": $e^0 = 1$.
 # - **Softmax over the queries.** The weights of a key sum to 1, those of a query do not.
-# - **Strict mask.** No token sees itself. Token 0 sees nothing at all: its row is all `-inf`, its output nan.
-# - **Heads mixed.** The last three tokens see nothing of the first three: half of the past is gone.
+# - **Strict mask.** No token sees its own key and value (its output still moves with it, through the query). Token 0
+#   sees nothing at all: its row is all `-inf`, its output nan.
+# - **Heads mixed.** The last three tokens see nothing of the first three: 9 of the 15 pairs of a token and an earlier
+#   one are lost.
 #
 # ## Why a cache can exist
 #
@@ -269,12 +271,12 @@ def keys_values(x, attend):
         q, k, v = (split_heads(x @ w, 2) for w in (wq, wk, wv))
         made += [k, v]
         x = x + merge_heads(attend(q, k, v))
-    return made  # k and v of layer 1, k and v of layer 2
+    return made  # k and v of layer 0, k and v of layer 1
 
 
 question = "A seventh token is appended to six. With the causal mask, which of the first six rows of K and V change?"
 appended_guess = predict(
-    question, options=["none", "those of layer 2", "those of both layers", "the last of each layer"]
+    question, options=["none", "those of layer 1", "those of both layers", "the last of each layer"]
 )
 appended_guess
 
@@ -285,7 +287,7 @@ for attend in (causal_attention, full_attention):
     change[attend.__name__] = np.array([np.abs(after[:, :6] - before).max(axis=(0, 2)) for after, before in pairs])
     print(attend.__name__, "unchanged to 1e-12, k1 v1 k2 v2:", (change[attend.__name__] < 1e-12).all(axis=1))
 n_changed = {name: int((gaps > 1e-12).sum()) for name, gaps in change.items()}
-appended_guess.reveal(n_changed, "rows changed, of 4 x 6. With the causal mask none; without it all of layer 2.")
+appended_guess.reveal(n_changed, "rows changed, of 4 x 6. With the causal mask none; without it all of layer 1.")
 
 # %%
 fig, axes = subplots(1, 2, figsize=(6.8, 2.3), sharey=True, layout="constrained")
@@ -293,18 +295,18 @@ for ax, (name, rows) in zip(axes, change.items(), strict=True):
     ax.imshow(rows, vmin=0, vmax=1.0, cmap="Oranges", aspect="auto")
     ax.grid(False)
     ax.set(title=name, xlabel="token", xticks=range(6), yticks=range(4))
-    ax.set_yticklabels(["layer 1 keys", "layer 1 values", "layer 2 keys", "layer 2 values"])
+    ax.set_yticklabels(["layer 0 keys", "layer 0 values", "layer 1 keys", "layer 1 values"])
     for i, j in np.ndindex(4, 6):
         ax.text(j, i, "0" if rows[i, j] < 1e-12 else f"{rows[i, j]:.1f}", ha="center", va="center", fontsize=9)
-alt = "How far each earlier row moved when a token was appended. Causal: 0 in all 24 cells. No mask: 0 in layer 1,"
-show(fig, alt=f"{alt} 0.1 to 0.6 in all 12 cells of layer 2.")
+alt = "How far each earlier row moved when a token was appended. Causal: 0 in all 24 cells. No mask: 0 in layer 0,"
+show(fig, alt=f"{alt} 0.1 to 0.6 in all 12 cells of layer 1.")
 
 # %% [markdown]
-# Why? Layer 1 makes the keys and values of a token from that token's own vector, one row times a matrix: they cannot
+# Why? Layer 0 makes the keys and values of a token from that token's own vector, one row times a matrix: they cannot
 # change, mask or no mask. Its attention then mixes rows, and this is the only place where tokens meet. With the causal
-# mask, row t of the output is a mix of rows 0 to t, so the input of layer 2 at t depends on tokens 0 to t, and so do
+# mask, row t of the output is a mix of rows 0 to t, so the input of layer 1 at t depends on tokens 0 to t, and so do
 # its keys and values. The same step leads to layer 3 and on. Without the mask, row t also mixes in the token that has
-# just arrived, and layer 2 starts from other numbers.
+# just arrived, and layer 1 starts from other numbers.
 #
 # Influence says it directly, on the keys themselves.
 
@@ -314,13 +316,13 @@ def keys_moved(layer_index, attend):
     return influence(lambda x: merge_heads(keys_values(x, attend)[2 * layer_index]), tokens[:6])
 
 
-print("layer 1 keys move with their own token only:", np.array_equal(keys_moved(0, causal_attention), np.eye(6)))
-print("layer 2 keys at t move with tokens 0 to t:  ", np.array_equal(keys_moved(1, causal_attention), mask))
-print("layer 2 keys, no mask, move with every token:", bool(keys_moved(1, full_attention).all()))
+print("layer 0 keys move with their own token only:", np.array_equal(keys_moved(0, causal_attention), np.eye(6)))
+print("layer 1 keys at t move with tokens 0 to t:  ", np.array_equal(keys_moved(1, causal_attention), mask))
+print("layer 1 keys, no mask, move with every token:", bool(keys_moved(1, full_attention).all()))
 
 # %% [markdown]
-# The rest of a real layer (norms, MLP, rotary positions) works on one token at a time, so it changes nothing about
-# this. The course's `TinyDecoder` has all of it.
+# The rest of a real layer (norms, MLP, the positions of lesson 03) works on one token at a time, so it changes nothing
+# about this. The course's `TinyDecoder` has all of it.
 #
 # Why 1e-12 and not `==`? On paper the rows are the same. In floating point the order of additions shows in the last
 # bits, and the matrix library picks another routine for another number of rows: one row is a matrix times a vector, a
@@ -424,11 +426,11 @@ show(fig, alt=f"{alt} The newest token alone: 0.1 at 256.")
 #   attention for many heads. Five wrong versions gave no exception; influence showed up to 15 pairs of tokens that
 #   leaked and up to 9 that were lost.
 # - You appended a token: every earlier row of keys and values of both layers was unchanged to 1e-12. Without the mask,
-#   layer 1 was unchanged and every row of layer 2 changed.
+#   layer 0 was unchanged and every row of layer 1 changed.
 # - You lost all earlier queries and the last output stayed. Computing everything again cost 2 N t FLOPs at step t:
 #   8,912,896 in products with weights at t = 256 for 17,568 parameters, and 16,777,216 more in attention.
 #
-# One limit: the kept rows are right only as long as what comes before them stays. Change token 2, and in layer 2 every
+# One limit: the kept rows are right only as long as what comes before them stays. Change token 2, and in layer 1 every
 # row from 2 on is wrong.
 #
 # Exercise: [softmax and causal_attention](../exercises/01_attention.ipynb).

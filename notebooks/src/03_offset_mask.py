@@ -23,7 +23,7 @@ from kvlab.decoder import TinyDecoder
 from kvlab.positions import alibi_bias
 from kvlab.predict import predict
 from kvlab.style import COLORS, show, subplots
-from kvlab.widgets import MaskDiagram
+from kvlab.widgets import MaskDiagram, PositionDrift
 
 # %% [markdown]
 # ## Where the new tokens stand
@@ -31,6 +31,7 @@ from kvlab.widgets import MaskDiagram
 # Positions count from 0. A cache of 10 tokens holds positions 0 to 9, so the next token has position 10: the length of
 # the cache *is* the next position. In the course's words this number is the *cache position*. Three new tokens then
 # stand at 10, 11 and 12, and each has a score for every key, old and new: the weights are (new, past + new).
+# `ConcatCache` is the package's form of lesson 02's `KVCache`.
 
 # %% tags=["nbval-check-output"]
 rng = np.random.default_rng(0)
@@ -52,8 +53,10 @@ print("weights of 3 new tokens, 4 query heads:", attention_weights(rows(4, 3), k
 # guessed tokens are checked at once. It is the central case of this lesson.
 
 # %%
-guess = predict("4 tokens are cached, 3 are new. How many keys may the first of the new queries see?", ["1", "3", "5"])
-guess
+guess_1 = predict(
+    "4 tokens are cached, 3 are new. How many keys may the first of the new queries see?", ["1", "3", "5"]
+)
+guess_1
 
 # %% [markdown]
 # ## The offset mask
@@ -79,7 +82,7 @@ print(offset_mask(3, 7).astype(int))
 # > **What is so:** `tril` hangs the triangle from the *top left* corner. The new tokens are the *last* ones, so the
 # > triangle belongs in the bottom right corner. The two are the same only when nothing is cached.
 #
-# The picture lays `tril` beside the right mask. With a kernel running, move the sliders: the marked cells vanish
+# The picture lays `tril` beside the right mask. When the notebook runs, move the sliders: the marked cells vanish
 # exactly when `n_new` reaches `n_total`.
 
 
@@ -91,7 +94,7 @@ def top_left(n_new, n_total):
 MaskDiagram(top_left, n_new=3, n_total=7, expected=offset_mask)
 
 # %% tags=["nbval-check-output"]
-guess.reveal(offset_mask(3, 7)[0].sum(), "The four cached keys and its own.")
+guess_1.reveal(offset_mask(3, 7)[0].sum(), "The four cached keys and its own.")
 print("keys seen with tril:", top_left(3, 7).sum(axis=1), " with offset_mask:", offset_mask(3, 7).sum(axis=1))
 last_rows, shifted = top_left(7, 7)[-3:], np.tril(np.ones((3, 7), dtype=bool), k=4)
 print("two other ways to write it agree:", (last_rows == offset_mask(3, 7)).all(), (shifted == offset_mask(3, 7)).all())
@@ -217,9 +220,9 @@ for sizes in ([16], [5, 11], [4, 3, 1, 5, 3], [7, 0, 9], [1] * 16):
     print(f"{sizes!s:50} equal to the full pass: {same}")
 
 # %% [markdown]
-# **What it costs.** The mask has an entry for each score, so in one go a long prompt has a square of them. Chunked
-# prefill holds less at a time, and computes fewer dense scores, since the early chunks have few keys (a kernel that
-# skips hidden blocks saves those without chunks):
+# **What it costs.** The mask has an entry for each score, so a long prompt fed in at once needs a square of them.
+# Chunked prefill holds less at a time, and computes fewer dense scores, since the early chunks have few keys (attention
+# code that skips hidden entries saves those without chunks):
 
 # %% tags=["nbval-check-output"]
 n, chunk = 4096, 512
@@ -381,11 +384,11 @@ print("stored keys", stored.shape, "as in one pass:", np.allclose(stored, rotate
 #   key are right, so what is still wrong is only what the earlier steps **stored**.
 
 # %%
-guess = predict(
+guess_2 = predict(
     "One token was decoded at position 0, then the bug is repaired. What do the next tokens look like?",
     ["they are right again", "they stay wrong", "the model crashes"],
 )
-guess
+guess_2
 
 
 # %%
@@ -425,10 +428,13 @@ show(fig, alt=alt)
 # %% tags=["nbval-check-output"]
 after = {int(n): float(repaired[n].round(2)) for n in (0, 1, 6, 12, 23)}
 outcome = "they stay wrong" if repaired[1:].min() > 1e-9 else "they are right again"
-guess.reveal(outcome, "The wrong key is stored, and every later token reads it.")
+guess_2.reveal(outcome, "The wrong key is stored, and every later token reads it.")
 print("repaired, difference after so many wrong steps:", after)
 print(f"bug on: {bug_on[0]:.2f} at the first step, {bug_on[12:].mean():.2f} later; next token: {unrelated:.2f}")
 print("right position: agrees to 9 decimals:", followed.max() < 1e-9, " to 12:", followed.max() < 1e-12)
+
+# %%
+PositionDrift({"bug on: position 0": bug_on, "right position": followed, "repaired": repaired})
 
 # %% [markdown]
 # Read it with care. The *stored* damage grows step by step, as the wrong keys become a larger share of the cache; a
@@ -581,9 +587,9 @@ for kind in ("alibi", "rope", "learned"):
 # ## Equal up to rounding
 #
 # All comparisons above were in float64 and allowed 1e-12, not 0: a product of one row and a product of many rows may
-# add the same numbers in another order. With 16-bit numbers that order can be seen. Below, logits over 1,000 words
-# are summed once in one go and once in two halves, as two kernels might. NumPy has no bfloat16, so `bf16` rounds a
-# float32 to its upper 16 bits, which is what bfloat16 is.
+# add the same numbers in another order. With 16-bit numbers that order can be seen. Below, logits over 1,000 tokens
+# are summed once in one go and once in two halves, as two matrix libraries might. NumPy has no bfloat16, so `bf16`
+# rounds a float32 to its upper 16 bits, which is what bfloat16 is.
 
 
 # %% tags=["nbval-check-output"]
@@ -597,13 +603,13 @@ for name, fit in {"float64": np.float64, "float32": np.float32, "bfloat16": bf16
     h, e = fit(hidden), fit(embed)
     one, two = fit(h @ e), fit(fit(h[:, :64] @ e[:64]) + fit(h[:, 64:] @ e[64:]))
     gap, flips = np.abs(one - two).max(), (one.argmax(axis=1) != two.argmax(axis=1)).sum()
-    print(f"{name:9}gap < 1e-12: {gap < 1e-12!s:6} < 1e-3: {gap < 1e-3!s:6} some greedy tokens differ: {flips > 0}")
+    print(f"{name:9}gap < 1e-12: {gap < 1e-12!s:6} < 1e-3: {gap < 1e-3!s:6} some largest logits differ: {flips > 0}")
 
 # %% [markdown]
 # So a cached model equals the uncached one up to rounding. In bfloat16 the rounding is large enough to change a
-# greedy choice between two close words, and from that word on the two texts differ; a long reply has many such
-# chances. That is no bug in the cache. Test in float64 or float32, where a bug and rounding are many orders of
-# magnitude apart.
+# choice of the largest logit between two close tokens, and from that token on the two texts differ; a long reply has
+# many such chances. That is no bug in the cache. Test in float64 or float32, where a bug and rounding are many
+# orders of magnitude apart.
 #
 # ## Recap
 #

@@ -20,6 +20,7 @@ from kvlab.attention import offset_mask, softmax
 from kvlab.caches import ConcatCache
 from kvlab.predict import predict
 from kvlab.style import COLORS, show, subplots
+from kvlab.widgets import HeadMap
 
 # %% [markdown]
 # ## Three ways to share
@@ -94,8 +95,8 @@ for n_kv_heads in (32, 8, 1):
 # 01 did. The order matters: the copies of one KV head must stand where its group of query heads stands.
 
 # %%
-guess = predict("Two KV heads K1 and K2 for four query heads: which order?", options=["K1 K1 K2 K2", "K1 K2 K1 K2"])
-guess
+guess_1 = predict("Two KV heads K1 and K2 for four query heads: which order?", options=["K1 K1 K2 K2", "K1 K2 K1 K2"])
+guess_1
 
 
 # %%
@@ -109,7 +110,7 @@ def repeat_kv(x, n_heads):
 
 # %% tags=["nbval-check-output"]
 k1_k2 = np.array([1, 2]).reshape(2, 1, 1)  # two KV heads, one token, one number: small enough to read
-guess.reveal(" ".join(f"K{i}" for i in repeat_kv(k1_k2, 4).ravel()), "Neighbouring query heads share a KV head.")
+guess_1.reveal(" ".join(f"K{i}" for i in repeat_kv(k1_k2, 4).ravel()), "Neighbouring query heads share a KV head.")
 
 try:
     repeat_kv(k1_k2, 5)
@@ -181,6 +182,9 @@ show(
     "the same KV head.",
 )
 
+# %%
+HeadMap(8, 2, spread=tile_kv)
+
 # %% [markdown]
 # Half of the heads are right, because for them both orders happen to name the same KV head. Nothing gives the fault
 # away: the shape is right, every row of weights sums to 1, and no number is nan.
@@ -188,7 +192,7 @@ show(
 # ## Why the usual test misses it
 #
 # The usual test of a cache compares the cached run with the uncached one. Here both paths spread the heads with the
-# same function. Try three ways: interleaved (right), tiled, and keys interleaved with values tiled.
+# same function. Try three ways: each head repeated in place (right), all heads tiled, and only the values tiled.
 
 
 # %%
@@ -204,7 +208,7 @@ def cached_run(spread_k, spread_v, chunks=(4, 2, 1)):
 
 
 # %% tags=["nbval-check-output"]
-ways = {"interleaved": (repeat_kv, repeat_kv), "tiled": (tile_kv, tile_kv), "only values tiled": (repeat_kv, tile_kv)}
+ways = {"in place": (repeat_kv, repeat_kv), "tiled": (tile_kv, tile_kv), "only values tiled": (repeat_kv, tile_kv)}
 gaps = {}
 for name, (spread_k, spread_v) in ways.items():
     cached = cached_run(spread_k, spread_v)
@@ -225,7 +229,7 @@ ax.legend(loc="upper center", ncols=2)
 show(
     fig,
     alt="Largest differences on a logarithmic axis for three head orders. Cached against uncached stays below the "
-    "tolerance of 1e-12 for all three. Against the independent loop only the interleaved order stays below it; the "
+    "tolerance of 1e-12 for all three. Against the independent loop only repetition in place stays below it; the "
     "other two differ by more than 1.",
 )
 
@@ -242,10 +246,10 @@ for spread in (repeat_kv, tile_kv):
 
 # %% [markdown]
 # > **This shipped.** onnx/onnx #7274: the Attention operator's own definition tiled the KV heads where PyTorch
-# > interleaves them.
+# > repeats each in place.
 #
-# > **This shipped.** apple/axlearn #842: a rewrite turned interleaved heads into tiled ones; this change turned them
-# > back.
+# > **This shipped.** apple/axlearn #842: a rewrite turned heads repeated in place into tiled ones; this change
+# > turned them back.
 #
 # ## What goes into the cache
 #
@@ -253,8 +257,8 @@ for spread in (repeat_kv, tile_kv):
 # the same numbers and throws the saving away.
 
 # %%
-guess = predict("8 query heads, 2 KV heads: how many times larger is a cache that stores the repeated heads?")
-guess
+guess_2 = predict("8 query heads, 2 KV heads: how many times larger is a cache that stores the repeated heads?")
+guess_2
 
 # %% tags=["nbval-check-output"]
 before, after = ConcatCache(n_kv_heads, head_dim), ConcatCache(n_heads, head_dim)
@@ -263,7 +267,7 @@ k_rep, v_rep = after.append(repeat_kv(k, n_heads), repeat_kv(v, n_heads))
 same = attend(q, repeat_kv(k_all, n_heads), repeat_kv(v_all, n_heads)) - attend(q, k_rep, v_rep)
 print("same output:", np.abs(same).max() < 1e-12)
 print(f"stored before repetition {before.n_bytes} bytes, after {after.n_bytes} bytes")
-guess.reveal(after.n_bytes // before.n_bytes, "n_heads / n_kv_heads, the whole saving of GQA.")
+guess_2.reveal(after.n_bytes // before.n_bytes, "n_heads / n_kv_heads, the whole saving of GQA.")
 
 # %% [markdown]
 # > **This shipped.** meta-pytorch/torchtune #38: the KV cache was built with the number of query heads, and the heads
@@ -357,8 +361,8 @@ def kv_weights(spread):
 
 
 # %%
-guess = predict("Eight unrelated heads, pooled into two: by how many per cent does the output change?")
-guess
+guess_3 = predict("Eight unrelated heads, pooled into two: by how many per cent does the output change?")
+guess_3
 
 
 # %%
@@ -377,7 +381,7 @@ def relative_change(wk, wv, n_kv_heads):
 # %% tags=["nbval-check-output"]
 print("equal heads: unchanged,", relative_change(*kv_weights(0), 2) < 1e-12)
 print(f"near-duplicates, spread 0.1: {relative_change(*kv_weights(0.1), 2):.0%}")
-guess.reveal(f"{relative_change(*kv_weights(1), 2):.0%}", "Norm of the difference over norm of the MHA output.")
+guess_3.reveal(f"{relative_change(*kv_weights(1), 2):.0%}", "Norm of the difference over norm of the MHA output.")
 
 # %%
 spreads = np.linspace(0, 1, 21)

@@ -131,17 +131,17 @@ print("stored:", tuple(k.shape), "KV heads, not query heads;  the old pair still
 # ## Why not keep `is_causal=True`?
 
 # %%
-guess = predict(
+guess_1 = predict(
     "One query, 7 cached keys, is_causal=True. What comes out?",
     ["the right output", "an error", "the first value row", "the mean of all value rows"],
 )
-guess
+guess_1
 
 # %% tags=["nbval-check-output"]
 q = torch.randn(1, 4, 3, 8, generator=torch.Generator().manual_seed(1))
 k, v = torch.randn(2, 1, 4, 7, 8, generator=torch.Generator().manual_seed(2))
 one_query = scaled_dot_product_attention(q[:, :, -1:], k, v, is_causal=True)
-guess.reveal("the first value row" if torch.equal(one_query, v[:, :, :1]) else "something else", "V[0], bit for bit.")
+guess_1.reveal("the first value row" if torch.equal(one_query, v[:, :, :1]) else "something else", "V[0], bit for bit.")
 
 right = scaled_dot_product_attention(q, k, v, attn_mask=offset_mask(3, 7))
 causal = scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -443,8 +443,8 @@ class StaticCache:
 
 
 # %%
-guess = predict("1,000 tokens one at a time. How many times as many bytes does concatenation write?")
-guess
+guess_2 = predict("1,000 tokens one at a time. How many times as many bytes does concatenation write?")
+guess_2
 
 
 # %% tags=["nbval-check-output"]
@@ -465,7 +465,7 @@ def bytes_written(cache, n):
 concat = bytes_written(ConcatCache(batch=1, n_kv_heads=2, head_dim=8), 1000)
 static = bytes_written(StaticCache(batch=1, n_kv_heads=2, max_len=1000, head_dim=8), 1000)
 print(f"one layer of the toy: concatenation {concat.sum():,} B, buffer {static.sum():,} B")
-guess.reveal(f"{concat.sum() / static.sum()}", "(n + 1) / 2 times: the bytes go with n squared against n.")
+guess_2.reveal(f"{concat.sum() / static.sum()}", "(n + 1) / 2 times: the bytes go with n squared against n.")
 llama_8b = 131_072  # bytes of cache a token, lesson 05
 print(f"Llama 3.1 8B, the same run: {llama_8b * 500_500 / 1e9:.1f} GB against {llama_8b * 1000 / 1e9:.2f} GB")
 print(f"alive together in the last step: {concat[-2:].sum():,} B, of which {concat[-1]:,} B are kept")

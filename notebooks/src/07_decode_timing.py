@@ -69,11 +69,11 @@ class QueueDevice:
         self.queue.join()
 
 
-guess = predict(
+guess_1 = predict(
     "A step keeps the device busy for 5 ms. What does a clock say that is read right before and right after step()?",
     options=["far less than 5 ms", "5 ms", "far more than 5 ms"],
 )
-guess
+guess_1
 
 # %% [markdown]
 # *Live.* The same step timed without waiting, with `synchronize()` before every reading of the clock, and with one
@@ -99,7 +99,9 @@ print(f"never waiting {not_waiting_ms:.3f} ms, once {waited_once_ms:.3f} ms, eve
 # %% tags=["nbval-check-output"]
 print("waiting every time, at least 5 ms:", waiting_ms >= 5)
 print("waiting once, under half of that:", waited_once_ms < 2.5)
-guess.reveal("far less than 5 ms" if not_waiting_ms < 2.5 else "5 ms", "It timed the queue: nothing was computed yet.")
+guess_1.reveal(
+    "far less than 5 ms" if not_waiting_ms < 2.5 else "5 ms", "It timed the queue: nothing was computed yet."
+)
 
 # %% [markdown]
 # Waiting once does not help: the first step then starts from an empty queue, and all of them are still timed by their
@@ -214,8 +216,10 @@ else:
 # everything so far, of which all but the last position is thrown away.
 
 # %%
-guess = predict("At a context of 2,048 tokens: how many times longer does a step take without the cache than with it?")
-guess
+guess_2 = predict(
+    "At a context of 2,048 tokens: how many times longer does a step take without the cache than with it?"
+)
+guess_2
 
 # %%
 fig, ax = subplots()
@@ -237,7 +241,7 @@ show(
 for n, tpot in cached.items():
     beside = f", uncached {uncached[n]:8.1f} ms, {uncached[n] / tpot:5.1f} x" if n in uncached else ""
     print(f"context {n:6}: TPOT {tpot:6.1f} ms{beside}")
-guess.reveal(f"{uncached[2048] / cached[2048]:.0f} times", f"Measured on {machine(context)}.")
+guess_2.reveal(f"{uncached[2048] / cached[2048]:.0f} times", f"Measured on {machine(context)}.")
 
 # %% [markdown]
 # The lower curve is not flat: it bends upward as the cache becomes as large as the weights. What is saved is counted in
@@ -333,6 +337,14 @@ show(
 )
 
 # %% [markdown]
+# The same two points for a real model on the GPUs of the data sheets:
+
+# %%
+from kvlab.widgets import RooflineExplorer
+
+RooflineExplorer("llama-3.1-8b")
+
+# %% [markdown]
 # For a bandwidth-bound step one number says how good it is: the bytes it had to read over the time it took, beside the
 # bandwidth measured in the same run. What is missing can be traced. The last lines time the matrix-vector products of a
 # step alone, with nothing between them: a step cannot be faster than its products.
@@ -350,8 +362,8 @@ for row in rows_of(results["ceilings"], "matvec"):
 # Several sequences decoded in one step share one reading of the weights. Each still has a cache of its own.
 
 # %%
-guess = predict("Sixteen sequences in one step instead of one: how many times more tokens a second?")
-guess
+guess_3 = predict("Sixteen sequences in one step instead of one: how many times more tokens a second?")
+guess_3
 
 # %%
 batch, ms, rate, n_bytes = columns(results["batch"], "cached", "batch", "ms_min", "tokens_per_s", "bytes")
@@ -370,7 +382,7 @@ show(
     f"second go from {rate[0]:.0f} to {rate[-1]:.0f}, below the straight line that a constant step would give.",
 )
 by_bytes = (16 * n_bytes[0] / n_bytes[batch == 16])[0]
-guess.reveal(
+guess_3.reveal(
     f"{rate[batch == 16][0] / rate[0]:.1f} times",
     f"By bytes alone it would be {by_bytes:.1f} times: arithmetic and the kernels take the rest.",
 )
@@ -565,5 +577,5 @@ print("and further off there than at 256:", in_bfloat16[-1] > in_bfloat16[0])
 # One limit: a floor counts bytes and nothing else. It knows nothing of launches, of a kernel that leaves a core idle,
 # or of a batch so large that arithmetic is the bound; how many times the floor a step takes says what those cost.
 #
-# Exercise: [07_decode_timing](../exercises/07_decode_timing.ipynb). This was the last lesson of the core; part II goes
-# on with windows and sinks.
+# Exercise: [07_decode_timing](../exercises/07_decode_timing.ipynb). This was the last lesson of the core; part II,
+# still to be written, goes on with windows and sinks.
