@@ -19,6 +19,7 @@ LAYERS = [
     {"caches", "torch_caches"},
     {
         "attention",
+        "masks",
         "torch_attention",
         "positions",
         "sizes",

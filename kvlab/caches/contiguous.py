@@ -1,37 +1,10 @@
-"""The NumPy caches of the course, behind one protocol: append new rows, get back all rows that attention may read."""
-
-from typing import Protocol, runtime_checkable
+"""The two caches that keep every token in one array each: grown by concatenation, or preallocated."""
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import DTypeLike
 
-from kvlab.shapes import expect, expect_count
-
-New = Float[np.ndarray, "n_kv_heads n_new head_dim"]
-Stored = Float[np.ndarray, "n_kv_heads n_total head_dim"]
-
-
-@runtime_checkable
-class Cache(Protocol):
-    """What a decoder layer needs of a cache. One cache a layer, one row set a sequence."""
-
-    def append(self, k_new: New, v_new: New) -> tuple[Stored, Stored]:
-        """Store (n_kv_heads, n_new, head_dim) keys and values; return all (k, v), oldest first."""
-        ...
-
-    def __len__(self) -> int:
-        """The tokens this sequence has seen: the index of the next one."""
-        ...
-
-    def reset(self) -> None:
-        """Forget every token; storage may be kept."""
-        ...
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of storage held now, filled or not."""
-        ...
+from kvlab.caches.protocol import New, Stored, expect_rows
+from kvlab.shapes import expect_count
 
 
 class ConcatCache:
@@ -58,7 +31,7 @@ class ConcatCache:
         Raises:
             ValueError: k_new and v_new do not have this cache's shape; nothing is stored then.
         """
-        _expect_rows(k_new, v_new, self.n_kv_heads, self.head_dim)
+        expect_rows(k_new, v_new, self.n_kv_heads, self.head_dim)
         if self._k is None or self._v is None:
             k, v = k_new.copy(), v_new.copy()
         else:
@@ -105,7 +78,7 @@ class StaticCache:
         Raises:
             ValueError: wrong shape, another dtype than the buffer's, or no room; nothing is stored then.
         """
-        n_new = _expect_rows(k_new, v_new, self.n_kv_heads, self.head_dim)
+        n_new = expect_rows(k_new, v_new, self.n_kv_heads, self.head_dim)
         end = self._length + n_new
         if end > self.max_len:
             raise ValueError(f"cache full: {self._length} of {self.max_len} slots are filled, {n_new} more do not fit")
@@ -130,11 +103,3 @@ class StaticCache:
     @property
     def n_bytes(self) -> int:
         return self._k.nbytes + self._v.nbytes
-
-
-def _expect_rows(k_new: New, v_new: New, n_kv_heads: int, head_dim: int) -> int:
-    """Check one append's arrays against the cache's shape; return n_new."""
-    axes = ("n_kv_heads", "n_new", "head_dim")
-    n_new = expect("k_new", k_new, axes, n_kv_heads=n_kv_heads, head_dim=head_dim)["n_new"]
-    expect("v_new", v_new, axes, n_kv_heads=n_kv_heads, n_new=n_new, head_dim=head_dim)
-    return n_new

@@ -1,0 +1,80 @@
+"""What a decoder layer needs of a cache, and the one place that evens out the forms in which caches answer."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from kvlab.masks import visible
+from kvlab.shapes import expect
+
+New = Float[np.ndarray, "n_kv_heads n_new head_dim"]
+Stored = Float[np.ndarray, "n_kv_heads n_total head_dim"]
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What a decoder layer needs of a cache. One cache a layer, one row set a sequence."""
+
+    def append(self, k_new: New, v_new: New) -> tuple[Stored, Stored]:
+        """Store (n_kv_heads, n_new, head_dim) keys and values; return all (k, v), oldest first."""
+        ...
+
+    def __len__(self) -> int:
+        """The tokens this sequence has seen: the index of the next one."""
+        ...
+
+    def reset(self) -> None:
+        """Forget every token; storage may be kept."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of storage held now, filled or not."""
+        ...
+
+
+class Attendable(NamedTuple):
+    """Keys and values, each (n_kv_heads, n_rows, head_dim), and which rows each new query may see.
+
+    mask: (n_new, n_rows) bool; None where every row is stored, which is the offset causal mask.
+    """
+
+    k: np.ndarray
+    v: np.ndarray
+    mask: Bool[np.ndarray, "n_new n_rows"] | None
+
+
+def attendable(cache: Any, k_new: New, v_new: New) -> Attendable:
+    """Append to any cache of the course, yours or the package's, and return what attention needs.
+
+    Three forms of answer are understood: (k, v), all rows; (k, v, positions) of a cache that evicts and has a `window`
+    and, if it keeps first tokens, `n_sinks`; and None of a paged cache, whose rows come from `gather()`.
+
+    Args:
+        cache: has `append(k_new, v_new)` and `len`, the tokens seen so far.
+        k_new, v_new: (n_kv_heads, n_new, head_dim).
+
+    Raises:
+        ValueError: the cache answers in another form.
+    """
+    n_past, n_new = len(cache), k_new.shape[1]
+    answer = cache.append(k_new, v_new)
+    if answer is None:
+        answer = cache.gather()
+    if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
+        name = type(cache).__name__
+        raise ValueError(f"{name}.append: expected (k, v), (k, v, positions) or None with gather(), got {answer!r:.60}")
+    k, v, *positions = answer
+    if not positions:
+        return Attendable(k, v, None)
+    mask = visible(np.arange(n_past, n_past + n_new), positions[0], cache.window, getattr(cache, "n_sinks", 0))
+    return Attendable(k, v, mask)
+
+
+def expect_rows(k_new: New, v_new: New, n_kv_heads: int, head_dim: int) -> int:
+    """Check one append's arrays against the cache's shape; return n_new."""
+    axes = ("n_kv_heads", "n_new", "head_dim")
+    n_new = expect("k_new", k_new, axes, n_kv_heads=n_kv_heads, head_dim=head_dim)["n_new"]
+    expect("v_new", v_new, axes, n_kv_heads=n_kv_heads, n_new=n_new, head_dim=head_dim)
+    return n_new
