@@ -1,6 +1,8 @@
 """The explorers' numbers are those of the package, or of an independent count; wrong input is drawn or refused."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from test_widgets import SHARED, texts
 from kvlab.attention import offset_mask, repeat_kv
 from kvlab.decoder import TinyDecoder
 from kvlab.roofline import HARDWARE, Hardware
-from kvlab.sizes import bytes_per_token, config_names, load_config
+from kvlab.sizes import bytes_per_token, config_names, fit, load_config, price
 from kvlab.widgets import BlockTable, HeadMap, MaskDiagram, MemoryExplorer, PositionDrift, RooflineExplorer
 from kvlab.widgets.block_replay import replay
 from kvlab.widgets.explorer import Explorer
@@ -136,8 +138,60 @@ def test_known_sizes() -> None:
     for n_kv_heads, gib in ((32, 2), (8, 0.5), (1, 0.0625)):
         explorer.n_kv_heads = n_kv_heads
         assert explorer.cache_bytes == gib * GIB
-    explorer.set_trait("bytes_per_element", 0.5)
-    assert explorer.cache_bytes == GIB // 64
+    explorer.dtype = "q4_0"  # 18 bytes for 32 numbers, against 64 in f16
+    assert explorer.cache_bytes == GIB // 16 * 18 // 64
+
+
+def cases() -> list[Any]:
+    found = json.loads((Path(__file__).parent / "cases" / "cache_sizes.json").read_text())["cases"]
+    return [pytest.param(case, id=str(i)) for i, case in enumerate(found)]
+
+
+@pytest.mark.parametrize("case", cases())
+def test_it_starts_from_any_config(case: dict[str, Any]) -> None:
+    explorer = MemoryExplorer(case["config"], weight_bytes=10**10, batch=3, seq_len=5000)
+    need = price(case["config"], tokens=5000, sequences=3)
+    assert explorer.cache_bytes == need.kv_bytes + (need.state_bytes or 0)
+    assert explorer.per_token == need.bytes_per_token
+    assert explorer.crossover == fit(need, 10**10).crossover_tokens
+    assert f"{need.bytes_per_token:,} bytes" in explorer.alt and explorer.to_svg().startswith("<svg")
+
+
+GPT_OSS = {
+    "model_type": "gpt_oss", "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "head_dim": 64, "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 18,
+}  # fmt: skip
+
+
+def test_layers_of_two_kinds_keep_their_number_and_share_their_heads() -> None:
+    explorer = MemoryExplorer(GPT_OSS, weight_bytes=65_000_000_000, seq_len=8192)
+    a_layer = 2 * 8 * 64 * 2
+    assert explorer.cache_bytes == 18 * a_layer * (8192 + 128) and explorer.per_token == 18 * a_layer
+    assert "18 sliding layers of 128 tokens x 8 KV heads x 64 and 18 full layers x 8 KV heads x 64" in explorer.alt
+    assert {c["name"] for c in explorer.data["controls"]} >= {"n_kv_heads", "head_dim"}
+    assert "n_layers" not in {c["name"] for c in explorer.data["controls"]}
+    for change in (lambda: setattr(explorer, "n_layers", 4), lambda: explorer.set_state({"n_layers": 4})):
+        with pytest.raises(ValueError, match="n_layers: the layers of this model have no one such number: 18 sliding"):
+            change()
+    explorer.n_kv_heads = 4
+    assert explorer.cache_bytes == 18 * a_layer // 2 * (8192 + 128)
+
+
+def test_a_window_on_every_layer_never_overtakes_the_weights() -> None:
+    windowed = {**GPT_OSS, "layer_types": ["sliding_attention"] * 36}
+    explorer = MemoryExplorer(windowed, weight_bytes=10**10, seq_len=200)
+    assert explorer.crossover is None and explorer.per_token == 0
+    assert "never larger than the weights" in explorer.alt
+    assert "no crossover; now 200 (round)" in texts(explorer.to_svg())
+
+
+def test_a_format_whose_blocks_do_not_fit_is_neither_offered_nor_taken() -> None:
+    explorer = MemoryExplorer("llama-3.1-8b")
+    explorer.dtype = "q8_0"
+    with pytest.raises(ValueError, match="head_dim: dtype q8_0: 32 values make a block, a key of 80"):
+        explorer.head_dim = 80
+    offered = {c["name"]: c["options"] for c in explorer.data["controls"]}
+    assert 80 not in offered["head_dim"] and 96 in offered["head_dim"] and "fp8_ds_mla" not in offered["dtype"]
 
 
 @given(st.integers(1, 64), st.integers(1, 200_000))
@@ -352,6 +406,7 @@ def test_a_size_of_its_own_gets_a_slider_and_reaches_the_function() -> None:
         (lambda: MemoryExplorer("gpt-5"), "no config named 'gpt-5'"),
         (lambda: MemoryExplorer({"head_dim": 4}), "num_hidden_layers is missing"),
         (lambda: MemoryExplorer(device="TPU"), "device: expected one of A100 80GB SXM, .* got 'TPU'"),
+        (lambda: MemoryExplorer(GPT_OSS), r"weight_bytes: this config does not tell them .*: pass weight_bytes="),
         (lambda: MemoryExplorer(seq_len=0), "seq_len: expected a whole number of at least 1, got 0"),
         (lambda: RooflineExplorer(batch=0), "batch: expected a whole number of at least 1, got 0"),
         (lambda: RooflineExplorer(device="measured"), "got 'measured'"),
@@ -383,7 +438,7 @@ def test_what_cannot_be_drawn_is_refused(no_shape_hook: None, make: Any, message
     ("name", "trait", "value"),
     [
         ("heads", "n_kv_heads", 3), ("heads", "head", 8), ("heads", "order", "yours"),
-        ("memory", "batch", 0), ("memory", "bytes_per_element", float("nan")), ("memory", "device", "TPU"),
+        ("memory", "batch", 0), ("memory", "dtype", "int3"), ("memory", "device", "TPU"),
         ("roofline", "seq_len", -1), ("roofline", "device", "measured"),
         ("drift", "step", 2), ("drift", "scale", ""), ("blocks", "step", 9), ("blocks", "step", -1),
     ],

@@ -9,8 +9,9 @@ from kvlab.sizes.dtypes import FORMATS
 from kvlab.sizes.explain import explain
 from kvlab.sizes.files import config_names, load_config
 from kvlab.sizes.formula import Amount, cache_bytes, crossover_tokens, max_sequences
+from kvlab.sizes.layers import Layers, read_layers
 from kvlab.sizes.plain import BYTES_16_BIT, CacheShape, bytes_per_token, cache_shape
-from kvlab.sizes.price import Fit, Price, fit, price
+from kvlab.sizes.price import Fit, Price, fit, price, price_layers
 
 __all__ = [
     "BYTES_16_BIT",
@@ -20,6 +21,7 @@ __all__ = [
     "CacheShape",
     "Cells",
     "Fit",
+    "Layers",
     "Policy",
     "Price",
     "ReserveMax",
@@ -34,4 +36,6 @@ __all__ = [
     "load_config",
     "max_sequences",
     "price",
+    "price_layers",
+    "read_layers",
 ]

@@ -114,13 +114,23 @@ def price(
     >>> price(deepseek, tokens=1).kv_bytes
     70272
     """
+    if encoder_tokens is not None:
+        encoder_tokens = _expect("encoder_tokens", encoder_tokens, 0)
+    return price_layers(read_layers(config, mla, encoder_tokens), tokens, sequences, k_dtype, v_dtype, tp)
+
+
+def price_layers(
+    layers: Layers, tokens: int, sequences: int = 1, k_dtype: str = "f16", v_dtype: str = "f16", tp: int = 1
+) -> Price:
+    """`price` for layers that are read already, or changed since: what would other heads or fewer layers need?
+
+    Raises:
+        ValueError: a count out of range; a format that is not known or does not fit a layer's width.
+    """
     tokens = _expect("tokens", tokens, 0)
     sequences = _expect("sequences", sequences, 1)
     tp = _expect("tp", tp, 1)
-    if encoder_tokens is not None:
-        encoder_tokens = _expect("encoder_tokens", encoder_tokens, 0)
     storage_format(k_dtype), storage_format(v_dtype)
-    layers = read_layers(config, mla, encoder_tokens)
     rows = tuple(_row(group, tokens, k_dtype, v_dtype, tp) for group in layers.groups if group.kind != "recurrent")
     one, margin, values = 0, 0, 0
     for row in rows:

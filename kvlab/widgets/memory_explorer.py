@@ -8,12 +8,11 @@ import traitlets
 
 from kvlab.roofline import HARDWARE, ModelShape
 from kvlab.shapes import expect_count
-from kvlab.sizes import cache_bytes, cache_shape, crossover_tokens, load_config, max_sequences
+from kvlab.sizes import FORMATS, Fit, Layers, Price, fit, load_config, price_layers, read_layers
 from kvlab.style import COLORS
 from kvlab.widgets.explorer import MARGIN, Explorer, Scene, control, expect_option
 from kvlab.widgets.twin import Px, Refused, plural
 
-DTYPES = {4.0: "fp32", 2.0: "fp16, bf16", 1.0: "fp8, int8", 0.5: "4 bit"}
 OPTIONS = {
     "n_layers": (1, 2, 4, 8, 12, 16, 24, 28, 30, 32, 36, 40, 48, 64, 80, 96, 126),
     "n_kv_heads": (1, 2, 3, 4, 8, 16, 32, 64, 128),
@@ -23,40 +22,43 @@ OPTIONS = {
 }
 LABELS = {"n_layers": "layers", "n_kv_heads": "KV heads", "head_dim": "head width", "batch": "sequences"}
 LABELS |= {"seq_len": "tokens each"}
+OF_THE_MODEL = ("n_layers", "n_kv_heads", "head_dim")
 CHART = {"left": 74, "top": 128, "width": 560, "height": 150}
 
 
 class MemoryExplorer(Explorer):
     """Bytes of the cache beside the weights and a GPU's memory, while its sizes are changed.
 
-    The weights stay those of the model it starts from: other layers or heads change the cache alone.
+    The weights stay those of the model it starts from: other layers or heads change the cache alone. The cache is
+    priced as `kvlab.sizes.price` prices it: windows, latents and recurrent states included.
 
     Args:
-        config: a model that comes with the package ("llama-3.1-8b") or a config.json as a dict.
-        weight_bytes: of the model; None prices its parameters at 16 bits.
+        config: a model that comes with the package ("llama-3.1-8b") or any config.json as a dict.
+        weight_bytes: of the model; None prices its parameters at 16 bits, which a plain decoder's config tells.
         device: a name of `kvlab.roofline.HARDWARE`.
         batch, seq_len: sequences, and tokens cached for each, to begin with.
 
     Attributes:
-        n_layers, n_kv_heads, head_dim, bytes_per_element, batch, seq_len, device: settable, also to values that the
-            controls do not offer.
+        n_layers, n_kv_heads, head_dim: 0 where the layers of the model have no one such number; it stays 0 then.
+        dtype: of keys and values, a name of `kvlab.sizes.FORMATS`.
+        batch, seq_len, device: all are settable, also to values that the controls do not offer.
 
     Raises:
-        ValueError: a config that is no plain decoder, a size below 1, no such device, weights that cannot be told.
+        ValueError: a config that is not understood, a size below 1, no such device, weights that cannot be told.
 
     >>> MemoryExplorer("llama-3.1-8b", seq_len=8192)
-    Cache of 1 sequence x 8,192 tokens, 32 layers x 8 KV heads x 128, 2 bytes a number: 131,072 bytes a token, 1 GiB. \
-With weights of 14.96 GiB: 15.96 of the 74.51 GiB of an H100 SXM. The cache is larger than the weights from 122,533 \
-tokens on; 59 sequences of 8,192 tokens fit.
+    Cache of 1 sequence x 8,192 tokens, 32 layers x 8 KV heads x 128, f16: 131,072 bytes a token, 1 GiB. With weights \
+of 14.96 GiB: 15.96 of the 74.51 GiB of an H100 SXM. The cache is larger than the weights from 122,533 tokens on; 59 \
+sequences of 8,192 tokens fit.
     """
 
     title = "What the cache takes"
     height = 322
     arrows = ("seq_len", "batch")
-    n_layers = traitlets.Int(1).tag(sync=True, draws=True)
-    n_kv_heads = traitlets.Int(1).tag(sync=True, draws=True)
-    head_dim = traitlets.Int(1).tag(sync=True, draws=True)
-    bytes_per_element = traitlets.Float(2.0).tag(sync=True, draws=True)
+    n_layers = traitlets.Int(0).tag(sync=True, draws=True)
+    n_kv_heads = traitlets.Int(0).tag(sync=True, draws=True)
+    head_dim = traitlets.Int(0).tag(sync=True, draws=True)
+    dtype = traitlets.Unicode("f16").tag(sync=True, draws=True)
     batch = traitlets.Int(1).tag(sync=True, draws=True)
     seq_len = traitlets.Int(1).tag(sync=True, draws=True)
     device = traitlets.Unicode("H100 SXM").tag(sync=True, draws=True)
@@ -70,30 +72,38 @@ tokens on; 59 sequences of 8,192 tokens fit.
         seq_len: int = 8192,
     ) -> None:
         fields = load_config(config) if isinstance(config, str) else config
-        shape = cache_shape(fields)
-        if weight_bytes is None:
-            weight_bytes = 2 * (fields.get("_parameters") or ModelShape.from_config(fields).n_params)
-        self.weight_bytes = expect_count("weight_bytes", weight_bytes)
-        super().__init__(
-            n_layers=shape.n_layers,
-            n_kv_heads=shape.n_kv_heads,
-            head_dim=shape.head_dim,
-            batch=batch,
-            seq_len=seq_len,
-            device=device,
-        )
+        self._layers = read_layers(fields)
+        self.weight_bytes = expect_count("weight_bytes", _weights(fields) if weight_bytes is None else weight_bytes)
+        groups = [group for group in self._layers.groups if group.kind != "recurrent"]
+        pairs = [group for group in groups if group.kind not in ("latent", "index")]  # a key and a value per KV head
+        same = len(pairs) == len(groups)
+        one_number = {
+            "n_layers": groups[0].n_layers if len(self._layers.groups) == 1 and groups else 0,
+            "n_kv_heads": _only({group.kv_heads for group in pairs}) if same else 0,
+            "head_dim": _only({width for group in pairs for width in (group.k_width, group.v_width)}) if same else 0,
+        }
+        self._free = {name: size for name, size in one_number.items() if size}
+        super().__init__(**self._free, batch=batch, seq_len=seq_len, device=device)
+
+    def priced(self, **changed: Any) -> Price:
+        """The price of the present state, or of one with some traits changed."""
+        at = {name: changed.get(name, getattr(self, name)) for name in (*self._free, "dtype", "batch", "seq_len")}
+        fields = {"n_layers": ("n_layers",), "n_kv_heads": ("kv_heads",), "head_dim": ("k_width", "v_width")}
+        given = {field: at[name] for name in self._free for field in fields[name]}
+        groups = tuple(g if g.kind == "recurrent" else g._replace(**given) for g in self._layers.groups)
+        layers = self._layers._replace(groups=groups)
+        return price_layers(layers, at["seq_len"], at["batch"], at["dtype"], at["dtype"])
 
     @property
     def per_token(self) -> int:
-        """Bytes that one more token of one sequence takes."""
-        return cache_bytes(1, 1, self.n_layers, self.n_kv_heads, self.head_dim, self.bytes_per_element)
+        """Bytes that one more token of one sequence takes; fewer once windows are full."""
+        return self.priced().bytes_per_token
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the whole cache."""
-        return cache_bytes(
-            self.batch, self.seq_len, self.n_layers, self.n_kv_heads, self.head_dim, self.bytes_per_element
-        )
+        """Bytes of the whole cache, recurrent states included where their size is known."""
+        need = self.priced()
+        return need.kv_bytes + (need.state_bytes or 0)
 
     @property
     def memory_bytes(self) -> int:
@@ -101,9 +111,14 @@ tokens on; 59 sequences of 8,192 tokens fit.
         return int(HARDWARE[self.device].memory_bytes)
 
     @property
-    def crossover(self) -> int:
-        """The context at which the cache of the batch becomes larger than the weights."""
-        return crossover_tokens(self.weight_bytes, self.per_token, self.batch)
+    def fit(self) -> Fit:
+        """What fits on the device beside the weights."""
+        return fit(self.priced(), self.weight_bytes, self.memory_bytes)
+
+    @property
+    def crossover(self) -> int | None:
+        """The context at which the cache of the batch becomes larger than the weights; None where it never does."""
+        return self.fit.crossover_tokens
 
     @property
     def alt(self) -> str:
@@ -111,15 +126,25 @@ tokens on; 59 sequences of 8,192 tokens fit.
         total = self.weight_bytes + self.cache_bytes
         over = "" if total <= self.memory_bytes else f" {_gib(total - self.memory_bytes)} GiB too much."
         article = "an" if self.device[0] in "AHLR" else "a"
-        n_fit = max_sequences(self.memory_bytes, self.weight_bytes, self.per_token, self.seq_len)
+        found = self.fit
+        crosses = "never larger than the weights"
+        if found.crossover_tokens is not None:
+            crosses = f"larger than the weights from {plural(found.crossover_tokens, 'token')} on"
+        n_fit = "any number of sequences" if found.sequences is None else plural(found.sequences, "sequence")
+        unknown = "" if self._layers.state_known else " The state of the recurrent layers is not in it: size unknown."
+        kinds = _kinds(self.priced().layers)
         return (
-            f"Cache of {plural(self.batch, 'sequence')} x {plural(self.seq_len, 'token')}, "
-            f"{plural(self.n_layers, 'layer')} x {plural(self.n_kv_heads, 'KV head')} x {self.head_dim}, "
-            f"{self.bytes_per_element:g} bytes a number: {self.per_token:,} bytes a token, {_gib(self.cache_bytes)} "
-            f"GiB. With weights of {_gib(self.weight_bytes)} GiB: {_gib(total)} of the {_gib(self.memory_bytes)} GiB "
-            f"of {article} {self.device}.{over} The cache is larger than the weights from "
-            f"{plural(self.crossover, 'token')} on; {plural(n_fit, 'sequence')} of {plural(self.seq_len, 'token')} fit."
+            f"Cache of {plural(self.batch, 'sequence')} x {plural(self.seq_len, 'token')}, {kinds}, "
+            f"{self.dtype}: {self._grows()}, {_gib(self.cache_bytes)} GiB. "
+            f"With weights of {_gib(self.weight_bytes)} GiB: {_gib(total)} of the {_gib(self.memory_bytes)} GiB "
+            f"of {article} {self.device}.{over} The cache is {crosses}; "
+            f"{n_fit} of {plural(self.seq_len, 'token')} fit.{unknown}"
         )
+
+    def _grows(self) -> str:
+        """Bytes a token where every token adds as many; else what the next one adds."""
+        plain = all(group.kind in ("full", "latent", "index") for group in self._layers.groups)
+        return f"{self.per_token:,} bytes a token" if plain else f"one more token of one adds {self.per_token:,} bytes"
 
     def _said(self) -> str:
         return self.alt
@@ -128,11 +153,12 @@ tokens on; 59 sequences of 8,192 tokens fit.
         made = []
         for name, label in LABELS.items():
             at = getattr(self, name)
-            options = sorted({*OPTIONS[name], *([at] if name in ("n_layers", "n_kv_heads", "head_dim") else [])})
-            made.append(control(name, label, options, f"{at:,}", [f"{n:,}" for n in options]))
-        dtypes = sorted({*DTYPES, self.bytes_per_element}, reverse=True)
-        shown = [DTYPES.get(n, f"{n:g} bytes") for n in dtypes]
-        made.append(control("bytes_per_element", "a number in", dtypes, "", shown, kind="select"))
+            if at:
+                options = sorted({*OPTIONS[name], *([at] if name in OF_THE_MODEL else [])})
+                options = [n for n in options if name != "head_dim" or n % FORMATS[self.dtype].values == 0]
+                made.append(control(name, label, options, f"{at:,}", [f"{n:,}" for n in options]))
+        dtypes = [name for name in FORMATS if self._refusal(dtype=name) is None]
+        made.append(control("dtype", "stored as", dtypes, self.dtype, kind="select"))
         made.append(control("device", "on", list(HARDWARE), self.device, kind="select"))
         return made
 
@@ -174,9 +200,10 @@ tokens on; 59 sequences of 8,192 tokens fit.
         """Bytes against context, both logarithmic: the cache, the weights, the device, where they cross."""
         c = CHART
         contexts = OPTIONS["seq_len"]
-        per_context_token = self.per_token * self.batch
-        least = min(per_context_token * contexts[0], max(1, self.weight_bytes))
-        most = max(per_context_token * contexts[-1], self.memory_bytes, self.weight_bytes)
+        need, crossover = self.priced(), self.crossover
+        cached = [need.sequences * need.kv_bytes_at(n) + (need.state_bytes or 0) for n in contexts]
+        least = min(max(1, cached[0]), max(1, self.weight_bytes))
+        most = max(cached[-1], self.memory_bytes, self.weight_bytes)
         lo, hi = 5 * math.floor(math.log2(least) / 5), 5 * math.ceil(math.log2(most) / 5)
 
         def x_of(tokens: Px) -> float:
@@ -202,34 +229,79 @@ tokens on; 59 sequences of 8,192 tokens fit.
         scene.text(c["left"] + 6, y_of(self.memory_bytes) - 5, self.device, 11)
         scene.curve([(c["left"], y_of(self.weight_bytes)), (right, y_of(self.weight_bytes))], COLORS["weights"], 3)
         scene.text(c["left"] + 6, y_of(self.weight_bytes) + 15, "weights", 11)
-        ends = [(x_of(n), y_of(per_context_token * n)) for n in (contexts[0], contexts[-1])]
-        scene.curve(ends, COLORS["cached"], 3)
-        scene.text(right - 6, ends[1][1] + 18, "cache", 11, "end")
-        if contexts[0] <= self.crossover <= contexts[-1]:
-            at = x_of(self.crossover), y_of(self.weight_bytes)
+        points = [(x_of(n), y_of(n_bytes)) for n, n_bytes in zip(contexts, cached, strict=True)]
+        scene.curve(points, COLORS["cached"], 3)
+        x, y = points[len(points) // 4]
+        scene.text(x + 8, y + 16, "cache", 11)
+        if crossover is not None and contexts[0] <= crossover <= contexts[-1]:
+            at = x_of(crossover), y_of(self.weight_bytes)
             scene.curve([at, (at[0], bottom)], "quiet", 1, "2 3")
             scene.mark(*at, COLORS["new"], "square", 4)
         scene.mark(x_of(self.seq_len), y_of(self.cache_bytes), COLORS["cached"])
-        words = f"crossover at {self.crossover:,} tokens (square); now {self.seq_len:,} (round)"
+        crosses = "no crossover" if crossover is None else f"crossover at {crossover:,} tokens (square)"
+        words = f"{crosses}; now {self.seq_len:,} (round)"
         scene.text(right, bottom + 34, words, 11, "end")
 
     @traitlets.validate("n_layers", "n_kv_heads", "head_dim", "batch", "seq_len")
     def _expect_size(self, proposal: dict[str, Any]) -> int:
         name, size = proposal["trait"].name, int(proposal["value"])
-        if size < 1:
-            raise Refused(f"{name}: expected a whole number of at least 1, got {size}")
-        return size
+        if name in OF_THE_MODEL and name not in self._free:
+            raise Refused(f"{name}: the layers of this model have no one such number: {_kinds(self._layers)}")
+        return self._expect_priced(name, size)
 
-    @traitlets.validate("bytes_per_element")
-    def _expect_bytes(self, proposal: dict[str, Any]) -> float:
-        size = float(proposal["value"])
-        if not (math.isfinite(size) and size > 0):
-            raise Refused(f"bytes_per_element: expected a number above 0, got {size}")
-        return size
+    @traitlets.validate("dtype")
+    def _expect_dtype(self, proposal: dict[str, Any]) -> str:
+        return str(self._expect_priced("dtype", proposal["value"]))
+
+    def _expect_priced(self, name: str, value: Any) -> Any:
+        if name != "dtype" and value < 1:
+            raise Refused(f"{name}: expected a whole number of at least 1, got {value}")
+        refusal = self._refusal(**{name: value})
+        if refusal:
+            raise Refused(f"{name}: {refusal}")
+        return value
+
+    def _refusal(self, **changed: Any) -> str | None:
+        """Why the cache cannot be priced with this change: a format's blocks that do not fit a width, say."""
+        try:
+            self.priced(**changed)
+        except ValueError as error:
+            return str(error)
+        return None
 
     @traitlets.validate("device")
     def _expect_device(self, proposal: dict[str, Any]) -> str:
         return str(expect_option("device", proposal["value"], list(HARDWARE)))
+
+
+def _kinds(layers: Layers) -> str:
+    """The layers in words: 18 sliding layers of 128 tokens x 8 KV heads x 64 and 18 full layers ..."""
+    said = []
+    for g in layers.groups:
+        kind = "" if len(layers.groups) == 1 and g.kind == "full" else f"{g.kind} "
+        words = f"{g.n_layers:,} {kind}layer" + ("" if g.n_layers == 1 else "s")
+        if g.holds is not None:
+            words += f" of {plural(g.holds, 'token')}"
+        if g.kind in ("latent", "index"):
+            words += f" x {g.k_width}"
+        elif g.kind != "recurrent":
+            width = f"{g.k_width}" if g.k_width == g.v_width else f"({g.k_width} + {g.v_width})"
+            words += f" x {plural(g.kv_heads, 'KV head')} x {width}"
+        said.append(words)
+    return " and ".join(said) or "no layer that keeps anything"
+
+
+def _weights(fields: Mapping[str, Any]) -> int:
+    """Bytes of a model's parameters at 16 bits."""
+    try:
+        return 2 * (fields.get("_parameters") or ModelShape.from_config(fields).n_params)
+    except ValueError as error:
+        raise ValueError(f"weight_bytes: this config does not tell them ({error}): pass weight_bytes=") from None
+
+
+def _only(sizes: set[int]) -> int:
+    """The one number in a set, or 0."""
+    return next(iter(sizes)) if len(sizes) == 1 else 0
 
 
 def _gib(n_bytes: int) -> str:

@@ -333,6 +333,15 @@ show(
 # These counts are upper bounds. Activations, the runtime's own memory and allocators that reserve more than is used
 # are not in them.
 #
+# Move every factor yourself. The weights stay those of the model; the explorer starts from any `config.json`, also
+# from one with windows or latents: `MemoryExplorer(config, weight_bytes=...)`.
+
+# %%
+from kvlab.widgets import MemoryExplorer
+
+MemoryExplorer("llama-3.1-8b", batch=16, seq_len=8192)
+
+# %% [markdown]
 # ## When it is too big
 #
 # | what | what shrinks | exact? | where |

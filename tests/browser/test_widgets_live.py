@@ -235,8 +235,8 @@ def test_memory_by_mouse(widgets: LessonPage) -> None:
     agrees(widgets, "memory", seq_len=32_768)
     said(widgets.view("memory", 1), "196.45 GiB too much.")
     widgets.view("memory").locator("select").nth(1).select_option("B200 (HGX)")
-    widgets.view("memory").locator("select").nth(0).select_option("4 bit")
-    agrees(widgets, "memory", device="B200 (HGX)", bytes_per_element=0.5, per_token=32_768)
+    widgets.view("memory").locator("select").nth(0).select_option("q4_0")
+    agrees(widgets, "memory", device="B200 (HGX)", dtype="q4_0", per_token=36_864)
 
 
 def test_memory_by_keyboard(widgets: LessonPage) -> None:
