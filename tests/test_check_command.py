@@ -14,7 +14,16 @@ from typer.testing import CliRunner
 
 from kvlab.checks import CheckFailed, check, hint, notebook
 from kvlab.checks.engine import Failure, Outcome
-from kvlab.checks.files import Unusable, check_files, is_untouched, load, progress_rows, progress_table, read_cells
+from kvlab.checks.files import (
+    Unusable,
+    check_files,
+    is_untouched,
+    load,
+    progress_rows,
+    progress_table,
+    read_cells,
+    yours,
+)
 from kvlab.checks.registry import cards, exercise
 from kvlab.checks.report import Report, in_words
 from kvlab.cli import app
@@ -308,3 +317,23 @@ def test_numpy_exercises_never_load_torch(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "KVLAB_STRICT"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split() == ["passed", "False"]
+
+
+# `yours`: a lesson that goes on with what the learner wrote
+
+
+def test_a_lesson_goes_on_with_your_own_solution_once_it_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text, said in (
+        (RIGHT, "offset_mask: yours, from 03_offset_mask.ipynb"),
+        (TOP_LEFT, "offset_mask: the course's own; 03_offset_mask.ipynb: incorrect"),
+        (HEAD + "    raise NotImplementedError('offset_mask: ...')\n", "not attempted"),
+        ("import os\n\ndef offset_mask(n_new, n_total):\n    os._exit(0)\n", "your code raised"),
+    ):
+        write_notebook(tmp_path, text, name="03_offset_mask.ipynb")
+        found = yours("offset_mask", None, tmp_path)
+        assert (found is not None) == (text == RIGHT)
+        assert said in capsys.readouterr().out
+    assert yours("offset_mask", "ours", tmp_path / "elsewhere") == "ours"
+    assert capsys.readouterr().out == "offset_mask: the course's own; 03_offset_mask.ipynb: not there\n"
