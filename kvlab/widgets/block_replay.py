@@ -13,6 +13,8 @@ FIELDS = {
     "write": ("sequence", "n_tokens"),
     "fork": ("sequence", "to"),
     "copy": ("sequence", "index", "block"),
+    "share": ("sequence", "block"),
+    "drop": ("sequence", "block"),
     "release": ("sequence",),
 }
 
@@ -118,6 +120,31 @@ def _copy(now: Moment, block_size: int, sequence: Any, index: Any, block: Any) -
     now.said = f"{name} copies block {old} to block {block} before it writes"
 
 
+def _share(now: Moment, block_size: int, sequence: Any, block: Any) -> None:
+    block, name = _block(now, block), str(sequence)
+    table = now.tables.setdefault(name, [])
+    if now.n_tokens.setdefault(name, 0) != len(table) * block_size:
+        raise ValueError(f"share: {name} has a block that is not full, only full blocks can precede a shared one")
+    if not now.counts[block]:
+        now.problems.append(f"block {block} is shared while nobody holds it: its contents may be any")
+    table.append(block)
+    now.n_tokens[name] += block_size
+    now.counts[block] += 1
+    now.touched = {block}
+    now.said = f"{name} shares block {block} as its logical block {len(table) - 1}"
+
+
+def _drop(now: Moment, block_size: int, sequence: Any, block: Any) -> None:
+    name, block = _sequence(now, sequence), _block(now, block)
+    if block not in now.tables[name]:
+        raise ValueError(f"drop: {name} holds no block {block}")
+    now.tables[name].remove(block)
+    now.n_tokens[name] -= block_size
+    now.counts[block] -= 1
+    now.touched = {block}
+    now.said = f"{name} lets go of block {block}"
+
+
 def _release(now: Moment, block_size: int, sequence: Any) -> None:
     name = _sequence(now, sequence)
     freed = 0
@@ -135,6 +162,8 @@ _EVENTS: dict[str, Callable[..., None]] = {
     "write": _write,
     "fork": _fork,
     "copy": _copy,
+    "share": _share,
+    "drop": _drop,
     "release": _release,
 }
 

@@ -28,6 +28,8 @@ class BlockTable(Explorer):
             {"do": "fork", "sequence": "a", "to": "b"}                b is a new sequence that shares a's blocks
             {"do": "copy", "sequence": "b", "index": 0, "block": 7}   b's logical block 0 moves to block 7, contents
                                                                       copied; the old one is let go
+            {"do": "share", "sequence": "c", "block": 3}              c's next logical block is block 3, full already
+            {"do": "drop", "sequence": "c", "block": 3}               c, an index of full blocks, lets go of block 3
             {"do": "release", "sequence": "a"}                        a ends and lets go of all its blocks
 
             Counts and the free list follow from these. What a right pool never does is drawn and named: a block that is
