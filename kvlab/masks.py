@@ -57,10 +57,10 @@ def pad_positions(attention_mask: Int[np.ndarray, "batch n"]) -> Int[np.ndarray,
     """Position ids of a left-padded batch: the first real token of each row stands at 0; pads get 0.
 
     Args:
-        attention_mask: (batch, n), 1 for a token and 0 for a pad, pads first.
+        attention_mask: (batch, n), 1 for a token and 0 for a pad, pads first, at least one token a row.
 
     Raises:
-        ValueError: another shape, other values, a pad after a token.
+        ValueError: another shape, other values, a pad after a token, a row without a token.
 
     >>> pad_positions(np.array([[0, 0, 1, 1], [1, 1, 1, 1]])).tolist()
     [[0, 0, 0, 1], [0, 1, 2, 3]]
@@ -75,8 +75,14 @@ def ragged_mask(
 
     A query that is a pad itself sees only itself: a row with nothing to see has no softmax (0/0).
 
+    Args:
+        attention_mask: (batch, n_total), 1 for a token and 0 for a pad, pads first, at least one token a row; the
+            cached columns and the new ones.
+        n_new: columns at the end whose tokens are queries.
+
     Raises:
-        ValueError: another shape, other values, a pad after a token, more new tokens than columns.
+        ValueError: another shape, other values, a pad after a token, a row without a token, more new tokens than
+            columns.
 
     >>> ragged_mask(np.array([[0, 1, 1]]), n_new=2).astype(int).tolist()
     [[[0, 1, 0], [0, 1, 1]]]
@@ -85,11 +91,11 @@ def ragged_mask(
     n_total = real.shape[1]
     at = _positions("ragged_mask", n_new, n_total)
     queries = at[n_total - n_new :, None]
-    seen = (at <= queries) & real[:, None, :] & real[:, n_total - n_new :, None]
-    return seen | (at == queries)
+    # A token sees itself anyway; before a pad there are only pads, so for a pad nothing else is left.
+    return (at <= queries) & real[:, None, :] | (at == queries)
 
 
-def packed_mask(lengths: Sequence[int]) -> Bool[np.ndarray, "n n"]:
+def packed_mask(lengths: Sequence[int] | Int[np.ndarray, "n_sequences"]) -> Bool[np.ndarray, "n n"]:
     """Sequences one after another in one row: causal inside each, nothing across.
 
     Args:
@@ -120,6 +126,7 @@ def _positions(name: str, n_new: int, n_total: int) -> Int[np.ndarray, "n_total"
 
 
 def _left_padded(attention_mask: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, "batch n"]:
+    """The mask as ints, after checking that each row is pads, then at least one token."""
     mask = np.asarray(attention_mask)
     expect("attention_mask", mask, ("batch", "n"))
     if not np.isin(mask, (0, 1)).all():
@@ -129,5 +136,11 @@ def _left_padded(attention_mask: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, 
     if right.any():
         raise ValueError(
             f"attention_mask: row {int(right.argmax())} has a pad after a token, expected pads on the left"
+        )
+    empty = ~mask.any(axis=1)
+    if empty.any():
+        raise ValueError(
+            f"attention_mask: row {int(empty.argmax())} of {mask.shape[1]} columns has no token, "
+            "expected at least one: leave the row out of the batch"
         )
     return mask
