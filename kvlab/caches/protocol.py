@@ -1,5 +1,6 @@
 """What a decoder layer needs of a cache, and the one place that evens out the forms in which caches answer."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,7 +18,10 @@ class Cache(Protocol):
     """What a decoder layer needs of a cache. One cache a layer, one row set a sequence."""
 
     def append(self, k_new: New, v_new: New) -> tuple[Stored, Stored]:
-        """Store (n_kv_heads, n_new, head_dim) keys and values; return all (k, v), oldest first."""
+        """Store (n_kv_heads, n_new, head_dim) keys and values; return all (k, v), oldest first.
+
+        A cache that evicts returns their positions too, and a paged one None: `attendable` evens that out.
+        """
         ...
 
     def __len__(self) -> int:
@@ -56,20 +60,27 @@ def attendable(cache: Any, k_new: New, v_new: New) -> Attendable:
         k_new, v_new: (n_kv_heads, n_new, head_dim).
 
     Raises:
-        ValueError: the cache answers in another form.
+        ValueError: the cache answers in another form, or with positions although it has no `window`.
     """
-    n_past, n_new = len(cache), k_new.shape[1]
-    answer = cache.append(k_new, v_new)
-    if answer is None:
-        answer = cache.gather()
-    if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
-        name = type(cache).__name__
-        raise ValueError(f"{name}.append: expected (k, v), (k, v, positions) or None with gather(), got {answer!r:.60}")
-    k, v, *positions = answer
+    n_past = len(cache)
+    k, v, *positions = rows_of(cache, "append", cache.append(k_new, v_new))
     if not positions:
         return Attendable(k, v, None)
-    mask = visible(np.arange(n_past, n_past + n_new), positions[0], cache.window, getattr(cache, "n_sinks", 0))
-    return Attendable(k, v, mask)
+    queries = np.arange(n_past, n_past + k_new.shape[1])
+    return Attendable(k, v, visible(queries, positions[0], cache.window, getattr(cache, "n_sinks", 0)))
+
+
+def rows_of(cache: Any, method: str, answer: Any) -> Sequence[Any]:
+    """(k, v) or (k, v, positions) out of what `method` of a cache answered; ValueError for any other form."""
+    if answer is None and hasattr(cache, "gather"):
+        answer = cache.gather()
+    name = f"{type(cache).__name__}.{method}"
+    if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
+        got = f"{type(answer).__name__} of {len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__
+        raise ValueError(f"{name}: expected (k, v), (k, v, positions) or None with gather(), got {got}")
+    if len(answer) == 3 and not hasattr(cache, "window"):
+        raise ValueError(f"{name}: positions came back, so the cache needs an attribute `window` for the mask")
+    return answer
 
 
 def expect_rows(k_new: New, v_new: New, n_kv_heads: int, head_dim: int) -> int:

@@ -1,42 +1,9 @@
-"""The caches of `kvlab.caches` in PyTorch, with a batch axis: update with new rows, get back all rows to attend to.
-
-Tensors are (batch, n_kv_heads, tokens, head_dim), the layout that Hugging Face and scaled_dot_product_attention use.
-"""
-
-from typing import Protocol, runtime_checkable
+"""The two PyTorch caches that keep every token in one tensor each: grown by concatenation, or preallocated."""
 
 import torch
-from jaxtyping import Float
 
 from kvlab.shapes import expect, expect_count
-
-Rows = Float[torch.Tensor, "batch n_kv_heads n_new head_dim"]
-AnyRows = Float[torch.Tensor, "batch n_kv_heads _ head_dim"]  # of a past, or of a past and the new tokens
-Pair = tuple[AnyRows, AnyRows]
-
-AXES = ("batch", "n_kv_heads", "n_new", "head_dim")
-
-
-@runtime_checkable
-class TorchCache(Protocol):
-    """What a PyTorch decoder layer needs of a cache. One cache a layer, one row of the batch a sequence."""
-
-    def update(self, k: Rows, v: Rows) -> Pair:
-        """Store (batch, n_kv_heads, n_new, head_dim) keys and values; return all (k, v), oldest first."""
-        ...
-
-    def __len__(self) -> int:
-        """The tokens each sequence has seen: the index of the next one."""
-        ...
-
-    def reset(self) -> None:
-        """Forget every token; storage may be kept."""
-        ...
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of storage held now, filled or not."""
-        ...
+from kvlab.torch_caches.protocol import AXES, Pair, Rows, expect_alike, expect_rows
 
 
 def update_cache(past: Pair | None, k: Rows, v: Rows) -> Pair:
@@ -62,13 +29,13 @@ def update_cache(past: Pair | None, k: Rows, v: Rows) -> Pair:
     """
     size = expect("k", k, AXES)
     expect("v", v, AXES, **size)
-    _expect_alike("v", v, k)
+    expect_alike("v", v, k)
     if past is None:
         return k, v
     size["n_new"] = past[0].shape[2]
     for name, old in zip(("past keys", "past values"), past, strict=True):
         expect(name, old, AXES, **size)
-        _expect_alike("k", k, old)
+        expect_alike("k", k, old)
     return torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
 
 
@@ -93,10 +60,13 @@ class ConcatCache:
     def update(self, k: Rows, v: Rows) -> Pair:
         """See TorchCache.update. Dtype and device follow the first update. What is returned never changes later.
 
+        PyTorch has no read-only tensors: a caller who writes into what it is given writes into the cache.
+
         Raises:
             ValueError: k and v do not have this cache's shape, dtype or device; nothing is stored then.
         """
-        expect("k", k, AXES, batch=self.batch, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim)
+        sizes = {"batch": self.batch, "n_kv_heads": self.n_kv_heads, "head_dim": self.head_dim}
+        expect_rows(k, v, None if self._pair is None else self._pair[0], **sizes)
         grown = update_cache(self._pair, k, v)
         # The first rows are the caller's own tensors: keep a copy, as every later update does anyway.
         self._pair = grown if self._pair is not None else (grown[0].clone(), grown[1].clone())
@@ -155,15 +125,11 @@ class StaticCache:
         Raises:
             ValueError: another shape, dtype or device than the buffers', or no room; nothing is written then.
         """
-        size = expect("k", k, AXES, batch=self.batch, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim)
-        expect("v", v, AXES, **size)
-        _expect_alike("k", k, self._k)
-        _expect_alike("v", v, self._k)
-        end = self._length + size["n_new"]
+        sizes = {"batch": self.batch, "n_kv_heads": self.n_kv_heads, "head_dim": self.head_dim}
+        n_new = expect_rows(k, v, self._k, **sizes)
+        end = self._length + n_new
         if end > self.max_len:
-            raise ValueError(
-                f"cache full: {self._length} of {self.max_len} slots are filled, {size['n_new']} more do not fit"
-            )
+            raise ValueError(f"cache full: {self._length} of {self.max_len} slots are filled, {n_new} more do not fit")
         self._k[:, :, self._length : end] = k
         self._v[:, :, self._length : end] = v
         self._length = end
@@ -178,9 +144,3 @@ class StaticCache:
     @property
     def n_bytes(self) -> int:
         return self._k.nbytes + self._v.nbytes
-
-
-def _expect_alike(name: str, tensor: torch.Tensor, like: torch.Tensor) -> None:
-    """torch.cat and slice assignment convert dtypes without a word; a cache must not."""
-    if (tensor.dtype, tensor.device) != (like.dtype, like.device):
-        raise ValueError(f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}")
