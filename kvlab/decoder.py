@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import DTypeLike
 
 from kvlab.attention import attention, merge_heads, split_heads
-from kvlab.caches import Cache, ConcatCache
+from kvlab.caches import Cache, ConcatCache, attendable
 from kvlab.positions import alibi_bias, rotate
 from kvlab.shapes import expect, expect_count, expect_groups
 from kvlab.trace import Trace
@@ -162,7 +162,7 @@ class TinyDecoder:
 
         Args:
             ids: (n_new,) token ids, which follow what the caches hold.
-            caches: one a layer, each appended to; None computes over `ids` alone and keeps nothing.
+            caches: one a layer, of any kind that `attendable` understands, each appended to; None keeps nothing.
             positions: (n_new,) position ids; None continues at the cache's length.
             mask: (n_new, n_total) bool; None is the offset causal mask.
             trace: told what this call projected, stored, read and scored.
@@ -228,7 +228,8 @@ class TinyDecoder:
         if c.positions == "rope":
             q, k = rotate(q, positions, c.rope_base), rotate(k, positions, c.rope_base)
         if caches is not None:
-            k, v = caches[i].append(k, v)
+            k, v, mask_of_cache = attendable(caches[i], k, v)
+            mask = mask_of_cache if mask is None else mask
         n_total = k.shape[1]
         bias = alibi_bias(c.n_heads, n_new, n_total).astype(self.dtype) if c.positions == "alibi" else None
         if trace is not None:
@@ -247,6 +248,10 @@ class TinyDecoder:
         lengths = {len(cache) for cache in caches}
         if len(lengths) > 1:
             raise ValueError(f"caches: the layers must hold equally many tokens, got lengths {sorted(lengths)}")
+        if self.config.positions == "alibi" and any(getattr(cache, "n_sinks", 0) for cache in caches):
+            raise ValueError(
+                "caches: ALiBi counts distance in rows, and a cache that keeps sinks has a gap in its rows"
+            )
         return n_new, lengths.pop()
 
 
@@ -258,13 +263,18 @@ def _expect_ints(name: str, ids: Ids, **sizes: int) -> int:
 
 
 def generate(
-    model: TinyDecoder, ids: Ids, n_new: int, caches: Sequence[Cache] | None = None, trace: Trace | None = None
+    model: Callable[..., np.ndarray],
+    ids: Ids,
+    n_new: int,
+    caches: Sequence[Any] | None = None,
+    trace: Trace | None = None,
 ) -> Int[np.ndarray, "n_all"]:
     """Greedy generation. With caches the prompt goes in once and then one token a call; without, everything each time.
 
     Both take n_new calls: the prompt pass yields the first new token, so the last one is never fed in or stored.
 
     Args:
+        model: a TinyDecoder, or one that is called the same way.
         ids: (n_prompt,) with at least one token.
         n_new: tokens to generate.
         caches: empty, one a layer; None recomputes.

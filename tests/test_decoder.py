@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.attention import offset_mask
-from kvlab.caches import Cache, ConcatCache, StaticCache
+from kvlab.caches import Cache, ConcatCache, RingCache, SinkCache, StaticCache
 from kvlab.decoder import DecoderConfig, TinyDecoder, generate, make_weights, rms_norm, swiglu
+from kvlab.masks import window_mask
 
 POSITIONS = ["rope", "learned", "alibi"]
 PROMPT = np.array([3, 1, 4, 1, 5])
@@ -363,3 +364,21 @@ def test_bad_sizes_and_prompts_are_refused(no_shape_hook):
         generate(TinyDecoder(), PROMPT[:0], 3)
     with pytest.raises(ValueError, match="n_new: expected a whole number of at least 0, got -1"):
         generate(TinyDecoder(), PROMPT, -1)
+
+
+def test_alibi_is_not_run_on_rows_with_a_gap() -> None:
+    model = TinyDecoder(positions="alibi")
+    c = model.config
+    caches = [SinkCache(c.n_kv_heads, c.head_dim, n_sinks=1, window=2) for _ in range(c.n_layers)]
+    with pytest.raises(ValueError, match="ALiBi counts distance in rows"):
+        model(np.arange(3), caches)
+    assert {len(cache) for cache in caches} == {0}
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_window_equals_the_full_pass_with_a_window_mask(positions: str) -> None:
+    model, ids = TinyDecoder(positions=positions), np.arange(9) % 5
+    c = model.config
+    caches = [RingCache(c.n_kv_heads, c.head_dim, window=3) for _ in range(c.n_layers)]
+    chunked = np.concatenate([model(chunk, caches) for chunk in np.split(ids, [4, 5])])
+    np.testing.assert_allclose(chunked, model(ids, mask=window_mask(9, 9, 3)), rtol=0, atol=1e-12)

@@ -15,7 +15,7 @@ LAYERS = [
     {"__main__", "cli", "bench"},
     {"grading"},
     {"checks", "widgets"},
-    {"decoder", "torch_decoder", "llama"},
+    {"decoder", "torch_decoder", "llama", "beams"},
     {"caches", "torch_caches"},
     {
         "attention",
@@ -36,7 +36,7 @@ LAYERS = [
 LAYER_OF = {name: i for i, row in enumerate(LAYERS) for name in row}
 
 # Loaded by the lessons on PyTorch, their checks and the benchmark, and by nothing else.
-MAY_LOAD_TORCH = re.compile(r"kvlab\.(torch_|bench|llama|checks\.lesson_(0[67]|1\d))")
+MAY_LOAD_TORCH = re.compile(r"kvlab\.(torch_|bench|llama\.torch_llama|checks\.lesson_(0[67]|1\d))")
 
 MODULES = sorted(".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in PACKAGE.rglob("*.py"))
 
