@@ -409,7 +409,7 @@ PACKED_MASK = Exercise(
         Stage("one sequence is the causal triangle", [_packed(1), _packed(3)]),
         Stage("nothing is seen across two sequences", [_packed(1, 1), _packed(2, 3)]),
         Stage("several sequences, uneven", [_packed(2, 1, 3), _packed(2, 3, 2), _packed(4, 2, 1, 5)]),
-        Stage("an empty sequence adds nothing, and long rows", [_packed(2, 0, 3), _packed(130, 70)]),
+        Stage("an empty sequence adds nothing, and long rows", [_packed(2, 0, 3), _packed(2, 0), _packed(130, 70)]),
     ],
     mistakes=[
         Mistake(

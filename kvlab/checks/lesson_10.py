@@ -102,6 +102,15 @@ def _holders(make: Any) -> Observation:
     }
 
 
+def _many_holders(make: Any) -> Observation:
+    """More holders than one byte can count."""
+    pool = make(2, 4, 2, 3)
+    block = _block(pool.allocate())
+    for _ in range(299):
+        pool.retain(block)
+    return {"pool.count(id)": observe(pool.count(block)), "pool.n_free": _n_free(pool)}
+
+
 def _still_held(make: Any) -> Observation:
     """A block that one of two holders has let go must not be handed out."""
     pool = make(3, 4, 2, 3)
@@ -159,9 +168,9 @@ def _not_in_use(prepare: str) -> Callable[[Any], Observation]:
         kept = [b for b in blocks if b not in wrong]
         seen["counts of the others"] = tuple(observe(pool.count(b)) for b in kept)
         if prepare == "released":
-            seen["the one id that can be handed out then is the released one"] = _attempt(_allocate, pool, 1) == (
-                blocks[1],
-            )
+            again = _attempt(_allocate, pool, 1)
+            seen["the one id that can be handed out then is the released one"] = again == (blocks[1],)
+            seen["and its count is then"] = observe(pool.count(blocks[1]))
         return seen
 
     return run
@@ -373,6 +382,7 @@ BLOCK_POOL = Exercise(
             [
                 Probe("allocate, retain, release, then two more times allocate in a pool of 3", _still_held),
                 Probe("allocate, then retain, retain, release, release, release", _holders),
+                Probe("allocate, then 299 times retain", _many_holders),
             ],
         ),
         Stage(

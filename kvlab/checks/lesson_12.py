@@ -56,9 +56,9 @@ def _reordering(shape: Sequence[int], index: Sequence[int], n_layers: int = 1, d
     return Probe(describe, run, 1e-9 if dtype is np.float64 else 1e-4)
 
 
-def _input_stays(index: Sequence[int]) -> Probe:
+def _input_stays(index: Sequence[int], n_beams: int = 3) -> Probe:
     """Look at what was handed over, then write into the first new beam and look again."""
-    shape = (3, 2, 4, 5)
+    shape = (n_beams, 2, 4, 5)
 
     def run(submission: Callable[..., Any]) -> Observation:
         given, beam_index = _cache(shape, 2), np.array(index, dtype=np.int64)
@@ -174,7 +174,7 @@ REORDER_CACHE = Exercise(
             [_reordering((1, 2, 5, 3), [0, 0, 0, 0]), _reordering((4, 2, 3, 5), [3, 1], n_layers=2)],
         ),
         Stage("the old cache stays, and every new beam is a copy", [_input_stays([1, 2, 0]), _input_stays([0, 1, 2])]),
-        Stage("no beam shares memory with another", [_input_stays([2, 2, 2])]),
+        Stage("no beam shares memory with another", [_input_stays([2, 2, 2]), _input_stays([0, 0, 0], n_beams=1)]),
         Stage(
             "float32, and a cache without tokens",
             [_reordering((3, 2, 4, 5), [2, 0, 0], dtype=np.float32), _reordering((3, 2, 0, 4), [1, 1, 2])],

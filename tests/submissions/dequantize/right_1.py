@@ -1,0 +1,2 @@
+def dequantize(codes, scale, zero):
+    return codes.astype(scale.dtype) * scale + zero
