@@ -46,6 +46,20 @@ SIGNATURES = {
     "decode_floor_ms": "decode_floor_ms(weight_bytes, kv_bytes, bandwidth_bytes_per_s)",
     "time_decode": "time_decode(step, n_warmup, n_steps, synchronize, clock)",
     "streamed_attention": "streamed_attention(q, k, v, block)",
+    "window_mask": "window_mask(n_new, n_total, window)",
+    "RingCache": "RingCache(n_kv_heads, head_dim, window)",
+    "SinkCache": "SinkCache(n_kv_heads, head_dim, n_sinks, window)",
+    "pad_positions": "pad_positions(attention_mask)",
+    "ragged_mask": "ragged_mask(attention_mask, n_new)",
+    "packed_mask": "packed_mask(lengths)",
+    "decode": "decode(model, caches, ids, n_new)",
+    "quantize": "quantize(x, n_bits, axis)",
+    "dequantize": "dequantize(codes, scale, zero)",
+    "QuantizedCache": "QuantizedCache(n_kv_heads, head_dim, n_bits, residual)",
+    "reorder_cache": "reorder_cache(cache, beam_index)",
+    "beam_search": "beam_search(step, prompt, n_beams, n_new)",
+    "BlockPool": "BlockPool(n_blocks, block_size, n_kv_heads, head_dim)",
+    "PagedCache": "PagedCache(pool)",
 }
 
 

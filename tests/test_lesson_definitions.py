@@ -186,3 +186,158 @@ def test_lesson_07_timing_and_streamed_attention():
         q64, k64, v64 = (a.astype(np.float64) for a in held)
         assert ours.dtype == np.float32
         np.testing.assert_allclose(ours, attention(q64[None, None], k64[None], v64[None])[0, 0], rtol=0, atol=1e-4)
+
+
+def test_lesson_09_positions_and_masks():
+    import numpy as np
+    from lesson_source import definitions
+
+    from kvlab import masks
+
+    lesson = definitions("09_ragged_batches")
+    for lengths in ((1,), (3, 7, 5), (4, 4, 1, 2)):
+        n = max(lengths) + 1
+        batch = (np.arange(n) >= n - np.array(lengths)[:, None]).astype(int)
+        np.testing.assert_array_equal(lesson["pad_positions"](batch), masks.pad_positions(batch))
+        for n_new in range(n + 1):
+            np.testing.assert_array_equal(lesson["ragged_mask"](batch, n_new), masks.ragged_mask(batch, n_new))
+        np.testing.assert_array_equal(lesson["packed_mask"](lengths), masks.packed_mask(lengths))
+
+
+def test_lesson_12_beams():
+    import numpy as np
+    from lesson_source import definitions
+
+    from kvlab import beams
+    from kvlab.caches import BlockPool
+    from kvlab.decoder import TinyDecoder
+
+    lesson = definitions("12_beams_and_samples")
+    logits = np.random.default_rng(0).standard_normal((3, 7)) * 50
+    np.testing.assert_allclose(lesson["log_softmax"](logits), beams.log_softmax(logits), rtol=0, atol=1e-12)
+    model, prompt = TinyDecoder(seed=1), np.array([9, 2, 6])
+    copied, steps = beams.copied_step(model), []
+    for which in (lesson, vars(beams)):
+        pools = [BlockPool(30, 3, 2, 8) for _ in range(2)]
+        paged = beams.paged_step(model, pools)
+        for n_beams, n_new in ((1, 4), (3, 7), (5, 1), (3, 0)):
+            steps.append(which["beam_search"](copied, prompt, n_beams, n_new, which["reorder_cache"]))
+            steps.append(which["beam_search"](paged, prompt, n_beams, n_new, which["reorder_tables"]))
+        assert [pool.n_free for pool in pools] == [30, 30]
+    for (tokens, scores), (theirs, their_scores) in zip(steps[:8], steps[8:], strict=True):
+        np.testing.assert_array_equal(tokens, theirs)
+        np.testing.assert_allclose(scores, their_scores, rtol=0, atol=1e-12)
+    _, cache = copied(np.array([[1, 2], [3, 4]]), None)
+    for index in ([1, 0, 1], [0]):
+        ours, theirs = (f(cache, np.array(index)) for f in (lesson["reorder_cache"], beams.reorder_cache))
+        for pair, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(pair, other)
+
+
+def test_lesson_10_pool_cache_and_prefix_index():
+    import numpy as np
+    import pytest
+    from lesson_source import definitions
+
+    from kvlab import caches
+    from kvlab.attention import attention
+
+    lesson, rng = definitions("10_paged_cache"), np.random.default_rng(0)
+    pools = [kind(9, 4, 2, 3) for kind in (lesson["BlockPool"], caches.BlockPool)]
+    firsts = [kind(pool) for kind, pool in zip((lesson["PagedCache"], caches.PagedCache), pools, strict=True)]
+    held = {"a": firsts}
+    for step in ("a 6", "fork b", "b 1", "a 0", "a 7", "b 9", "b 99", "fork c", "free a", "c 2", "free b", "c 5"):
+        do, what = step.split()
+        if do == "fork":
+            held[what] = [cache.fork() for cache in held["b" if what == "c" else "a"]]
+        elif do == "free":
+            for cache in held[what]:
+                cache.free()
+        else:
+            k, v = rng.standard_normal((2, 2, int(what), 3))
+            for cache in held[do]:
+                if what == "99":
+                    with pytest.raises(MemoryError, match="more blocks"):
+                        cache.append(k, v)
+                else:
+                    cache.append(k, v)
+        assert pools[0].n_free == pools[1].n_free
+        for ours, theirs in held.values():
+            assert (ours.block_table, len(ours)) == (theirs.block_table, len(theirs))
+            for a, b in zip(ours.gather(), theirs.gather(), strict=True):
+                np.testing.assert_array_equal(a, b)
+    for pool in pools:
+        for wrong in (8, 9, -1):
+            with pytest.raises(ValueError):
+                pool.release(wrong)
+    q = rng.standard_normal((4, 1, 3))
+    in_place = lesson["paged_attention"](q, held["c"][0])
+    np.testing.assert_allclose(in_place, attention(q, *held["c"][1].gather()), rtol=0, atol=1e-12)
+
+    ids = np.array([3, 1, 4, 1, 5, 9, 2, 6])
+    assert lesson["block_keys"](ids, 3) == caches.block_keys(ids, 3)
+    indexes = [
+        lesson["PrefixIndex"](lesson["BlockPool"](20, 2, 1, 4)),
+        caches.PrefixIndex(caches.BlockPool(20, 2, 1, 4)),
+    ]
+    for text in (ids, ids[:5], np.array([4, 1, 5, 9, 2, 6]), ids[:6], ids):
+        started = [index.start(text) for index in indexes]
+        assert started[0].block_table == started[1].block_table and len(started[0]) == len(started[1])
+        for index, cache in zip(indexes, started, strict=True):
+            rows = np.zeros((1, len(text) - len(cache), 4))
+            cache.append(rows, rows)
+            index.keep(text, cache)
+    assert len(started[0]) == 8 and indexes[0].pool.n_free == indexes[1].pool.n_free
+
+
+def test_lesson_08_windows_and_sinks():
+    import numpy as np
+    from lesson_source import definitions
+
+    from kvlab import caches, masks
+
+    lesson, rng = definitions("08_windows_and_sinks"), np.random.default_rng(0)
+    for n_total in range(7):
+        for n_new in range(n_total + 1):
+            for window in (1, 3, 9):
+                ours = lesson["window_mask"](n_new, n_total, window)
+                np.testing.assert_array_equal(ours, masks.window_mask(n_new, n_total, window))
+    for name, sizes in (("RingCache", (1,)), ("RingCache", (4,)), ("SinkCache", (2, 4)), ("SinkCache", (3, 3))):
+        ours, theirs = (getter(name)(2, 3, *sizes) for getter in (lesson.get, lambda n: getattr(caches, n)))
+        for n_new in (0, 2, 1, 3, 0, 9, 1, 1):
+            rows = rng.standard_normal((2, 2, n_new, 3)).astype(np.float32)
+            for a, b in zip(ours.append(*rows), theirs.append(*rows), strict=True):
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(a, b)
+            assert len(ours) == len(theirs)
+
+
+def test_lesson_11_quantize_and_the_quantized_cache():
+    import numpy as np
+    import pytest
+    from lesson_source import definitions
+
+    from kvlab import caches
+
+    lesson, rng = definitions("11_quantized_and_offloaded"), np.random.default_rng(0)
+    x = rng.standard_normal((2, 5, 3))
+    x[0, :, 1] = 0.1
+    for dtype in (np.float64, np.float32):
+        for n_bits in range(2, 9):
+            for axis in (0, 1, 2, -1, (0, 1, 2)):
+                ours, theirs = (f(x.astype(dtype), n_bits, axis) for f in (lesson["quantize"], caches.quantize))
+                for a, b in zip(ours, theirs, strict=True):
+                    assert a.dtype == b.dtype
+                    np.testing.assert_array_equal(a, b)
+                np.testing.assert_array_equal(lesson["dequantize"](*ours), caches.dequantize(*theirs))
+    for quantize in (lesson["quantize"], caches.quantize):
+        with pytest.raises(ValueError, match="n_bits"):
+            quantize(x, 9, 1)
+    for n_bits, residual, dtype in ((4, 4, np.float32), (8, 3, np.float64), (2, 1, np.float64)):
+        ours, theirs = lesson["QuantizedCache"](2, 8, n_bits, residual), caches.QuantizedCache(2, 8, n_bits, residual)
+        for n_new in (1, 0, 3, 7, 2):
+            rows = rng.standard_normal((2, 2, n_new, 8)).astype(dtype)
+            for a, b in zip(ours.append(*rows), theirs.append(*rows), strict=True):
+                assert a.dtype == b.dtype == dtype
+                np.testing.assert_array_equal(a, b)
+            assert (len(ours), ours.n_bytes) == (len(theirs), theirs.n_bytes)
