@@ -45,7 +45,8 @@ def reorder_cache(cache: Sequence[tuple[Rows, Rows]], beam_index: BeamIndex) -> 
         (k, v) a layer, each (n_next, n_kv_heads, n_total, head_dim): new arrays, no two rows share memory.
 
     Raises:
-        ValueError: an entry that is no beam of the cache, keys and values of another number of beams.
+        ValueError: an entry that is no beam of the cache, keys and values of another number of beams, a layer that is
+            no (k, v).
 
     >>> k = np.array([1.0, 2.0]).reshape(2, 1, 1, 1)
     >>> [(k_new, v_new)] = reorder_cache([(k, 10 * k)], [1, 1, 0])
@@ -54,7 +55,10 @@ def reorder_cache(cache: Sequence[tuple[Rows, Rows]], beam_index: BeamIndex) -> 
     """
     axes = ("n_beams", "n_kv_heads", "n_total", "head_dim")
     sizes: dict[str, int] = {}
-    for layer, (k, v) in enumerate(cache):
+    for layer, rows in enumerate(cache):
+        if len(rows) != 2:
+            raise ValueError(f"cache of layer {layer}: expected (k, v), got {len(rows)} of them")
+        k, v = rows
         known = {name: sizes[name] for name in ("n_beams",) if name in sizes}
         sizes = expect(f"k of layer {layer}", k, axes, **known)
         expect(f"v of layer {layer}", v, (*axes[:3], "v_dim"), **{name: sizes[name] for name in axes[:3]})
@@ -112,12 +116,12 @@ def beam_search(
         n_beams empty rows of score 0.
 
     Raises:
-        ValueError: an empty prompt, no beam, log_probs of another shape or with nan, more beams than there are
-            continuations (vocab ** n_new).
+        ValueError: an empty prompt or one that is no ints, no beam, log_probs of another shape or with nan or +inf,
+            more beams than there are continuations (vocab ** n_new).
     """
     expect_count("n_beams", n_beams, 1)
     expect_count("n_new", n_new)
-    if expect("prompt", prompt, ("n_prompt",))["n_prompt"] == 0:
+    if len(_expect_integers("prompt", prompt, "n_prompt")) == 0:
         raise ValueError("beam_search: the prompt is empty, give it at least one token")
     if n_new == 0:
         return np.zeros((n_beams, 0), np.int64), np.zeros(n_beams)
@@ -157,12 +161,20 @@ def copied_step(model: Any) -> Step:
 
 
 def paged_step(model: Any, pools: Sequence[BlockPool]) -> Step:
-    """A step over block tables, for `reorder_tables`: one pool a layer, for each beam one PagedCache a layer."""
+    """A step over block tables, for `reorder_tables`: one pool a layer, for each beam one PagedCache a layer.
+
+    Where a pool runs empty, all beams are let go before the MemoryError: their layers differ in length by then, and
+    whoever called the search has no other hold on their blocks.
+    """
 
     def step(tokens: np.ndarray, tables: Tables | None) -> tuple[np.ndarray, Tables]:
         if tables is None:
             tables = [[PagedCache(pool) for pool in pools] for _ in tokens]
-        return _each(model, tokens, tables), tables
+        try:
+            return _each(model, tokens, tables), tables
+        except MemoryError:
+            reorder_tables(tables, [])
+            raise
 
     return step
 
@@ -186,19 +198,28 @@ def _nothing(cache: ConcatCache) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _expect_beams(beam_index: BeamIndex, n_beams: int | None) -> Int[np.ndarray, "n_next"]:
-    index = np.asarray(beam_index, dtype=np.int64 if len(beam_index) == 0 else None)
-    expect("beam_index", index, ("n_next",))
-    if not np.issubdtype(index.dtype, np.integer):
-        raise ValueError(f"beam_index: expected integers, got {index.dtype}")
+    given = np.asarray(beam_index)
+    # An empty list has no integers to make an array of them from.
+    index = _expect_integers("beam_index", given.astype(np.int64) if given.shape == (0,) else given, "n_next")
     if n_beams is not None and len(index) and not 0 <= index.min() <= index.max() < n_beams:
-        raise ValueError(f"beam_index must be 0 to {n_beams - 1}, got {index.min()} to {index.max()}")
+        beams = f"0 to {n_beams - 1}" if n_beams else "empty, as there are no beams"
+        raise ValueError(f"beam_index must be {beams}, got {index.min()} to {index.max()}")
     return index
+
+
+def _expect_integers(name: str, array: np.ndarray, axis: str) -> Int[np.ndarray, "n"]:
+    expect(name, array, (axis,))
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name}: expected integers, got {array.dtype}")
+    return array
 
 
 def _expect_log_probs(log_probs: np.ndarray, n: int, n_beams: int, n_new: int) -> None:
     vocab = expect("log_probs", log_probs, ("n", "vocab"), n=n)["vocab"]
     if np.isnan(log_probs).any():
         raise ValueError("log_probs: a nan has no place in an order, use -inf for a token that is not allowed")
+    if (log_probs == np.inf).any():
+        raise ValueError("log_probs: +inf is no logarithm of a probability, expected at most 0")
     if vocab**n_new < n_beams:
         raise ValueError(
             f"n_beams: expected at most {vocab**n_new}, the continuations of {n_new} tokens from {vocab}, got {n_beams}"

@@ -25,19 +25,19 @@ def visible(
         n_sinks: first tokens of the sequence that every query sees besides.
 
     Raises:
-        ValueError: a window below 1, a negative n_sinks.
+        ValueError: positions that are no integers, a window below 1, a negative n_sinks.
 
     >>> visible(np.array([6]), np.array([0, 1, 4, 5, 6]), window=2, n_sinks=1).tolist()
     [[True, False, False, True, True]]
     """
-    expect("query_positions", query_positions, ("n_new",))
-    expect("key_positions", key_positions, ("n_rows",))
+    queries = _signed("query_positions", query_positions, "n_new")
+    keys = _signed("key_positions", key_positions, "n_rows")
     expect_count("n_sinks", n_sinks)
-    distance = query_positions[:, None] - key_positions[None, :]
+    distance = queries[:, None] - keys[None, :]
     if window is None:
         return distance >= 0
     near = distance < expect_count("window", window, 1)
-    return (distance >= 0) & (near | (key_positions < n_sinks)[None, :])
+    return (distance >= 0) & (near | (keys < n_sinks)[None, :])
 
 
 def window_mask(n_new: int, n_total: int, window: int) -> Bool[np.ndarray, "n_new n_total"]:
@@ -105,15 +105,25 @@ def packed_mask(lengths: Sequence[int] | Int[np.ndarray, "n_sequences"]) -> Bool
         (n, n) with n the sum of the lengths.
 
     Raises:
-        ValueError: a negative length.
+        ValueError: a negative length, lengths that are no row of counts.
 
     >>> packed_mask([1, 2]).astype(int).tolist()
     [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
     """
+    if np.ndim(lengths) != 1:
+        raise ValueError(f"lengths: expected a row of counts, got {lengths!r}")
     counts = [expect_count(f"lengths[{i}]", length) for i, length in enumerate(lengths)]
     sequence = np.repeat(np.arange(len(counts)), counts)
     at = np.arange(len(sequence))
     return (at[None, :] <= at[:, None]) & (sequence[None, :] == sequence[:, None])
+
+
+def _signed(name: str, positions: Int[np.ndarray, "n"], axis: str) -> Int[np.ndarray, "n"]:
+    """Positions whose differences may be negative: those of unsigned ints would wrap around."""
+    expect(name, positions, (axis,))
+    if not np.issubdtype(positions.dtype, np.integer):
+        raise ValueError(f"{name}: expected integers, got {positions.dtype}")
+    return positions.astype(np.int64, copy=False)
 
 
 def _positions(name: str, n_new: int, n_total: int) -> Int[np.ndarray, "n_total"]:

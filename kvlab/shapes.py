@@ -1,5 +1,6 @@
 """One way to refuse a wrong shape: say the axes expected, the shape received, and which sizes disagree."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,10 +53,13 @@ def expect_count(name: str, value: Any, least: int = 0) -> int:
     ...
     ValueError: n_new: expected a whole number of at least 0, got -1
     """
-    whole = not isinstance(value, bool) and hasattr(value, "__index__")
-    if not whole or value < least:
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # no whole number; an array of several, or of one, is none either
+        number = least - 1
+    if number < least:
         raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-    return int(value)
+    return number
 
 
 def expect_groups(n_heads: int, n_kv_heads: int) -> int:

@@ -236,6 +236,17 @@ def test_a_refused_reorder_of_tables_changes_nothing(no_shape_hook):
     assert len(cache) == 2 and pool.count(0) == 1
 
 
+@pytest.mark.parametrize("n_blocks", [(9, 1), (5, 5), (20, 7)])
+def test_a_search_that_runs_out_of_blocks_leaves_none_in_use(n_blocks):
+    """In the second layer of the prompt, or later: nobody else could let go of what the beams hold."""
+    model = TinyDecoder()
+    config = model.config
+    pools = [BlockPool(n, 2, config.n_kv_heads, config.head_dim) for n in n_blocks]
+    with pytest.raises(MemoryError, match="pool empty"):
+        beam_search(paged_step(model, pools), np.array([3, 1, 4]), 4, 8, reorder_tables)
+    assert tuple(pool.n_free for pool in pools) == n_blocks
+
+
 # Bad input
 
 
@@ -245,6 +256,8 @@ def test_a_refused_reorder_of_tables_changes_nothing(no_shape_hook):
         ([(2, 2)], [0, 2], "beam_index must be 0 to 1, got 0 to 2"),
         ([(2, 2)], [-1], "beam_index must be 0 to 1, got -1 to -1"),
         ([(2, 2)], [0.0], "beam_index: expected integers, got float64"),
+        ([(2, 2)], 1, r"beam_index: expected shape \(n_next,\), got \(\): 0 axes"),
+        ([(0, 0)], [0], "beam_index must be empty, as there are no beams, got 0 to 0"),
         ([(2, 2)], [[0]], r"beam_index: expected shape \(n_next,\), got \(1, 1\)"),
         ([(2, 3)], [0], r"v of layer 0: expected .* got \(3, 1, 4, 5\): n_beams is 3"),
         ([(2, 2), (3, 3)], [0], r"k of layer 1: expected .* got \(3, 1, 4, 5\): n_beams is 3"),
@@ -254,6 +267,16 @@ def test_a_bad_reorder_is_refused(cache, index, message, no_shape_hook):
     cache = [(np.zeros((n_k, 1, 4, 5)), np.zeros((n_v, 1, 4, 5))) for n_k, n_v in cache]
     with pytest.raises(ValueError, match=message):
         reorder_cache(cache, index)
+
+
+def test_a_layer_that_is_no_pair_is_refused(no_shape_hook):
+    with pytest.raises(ValueError, match=r"cache of layer 0: expected \(k, v\), got 3 of them"):
+        reorder_cache([np.zeros((3, 1, 4, 5))], [0])
+
+
+def test_a_prompt_that_is_no_ints_is_refused(no_shape_hook):
+    with pytest.raises(ValueError, match="prompt: expected integers, got float64"):
+        beam_search(table_step(scores_of(0, False), 3), np.array([1.0]), 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +298,7 @@ def test_a_bad_search_is_refused(prompt, n_beams, n_new, message, no_shape_hook)
     "answer, message",
     [
         (np.zeros((2, 5)), r"log_probs: expected shape \(n=1, vocab\), got \(2, 5\)"),
+        (np.array([[0.0, np.inf, -np.inf]]), r"log_probs: \+inf is no logarithm of a probability"),
         (np.full((1, 5), np.nan), "log_probs: a nan has no place in an order"),
     ],
 )

@@ -73,6 +73,15 @@ def test_sinks_are_the_first_tokens_of_the_sequence_and_not_the_first_rows():
     assert mask.astype(int).tolist() == [[1, 1, 1, 0, 1], [1, 1, 1, 1, 0]]
 
 
+@pytest.mark.usefixtures("no_shape_hook")
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8])
+def test_what_comes_later_stays_hidden_whatever_ints_the_positions_are(dtype):
+    """0 - 2 is no large number of tokens ago."""
+    queries, keys = np.array([0, 3], dtype), np.arange(5, dtype=dtype)
+    assert visible(queries, keys).astype(int).tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 1, 0]]
+    assert visible(queries, keys, window=2, n_sinks=1).astype(int).tolist() == [[1, 0, 0, 0, 0], [1, 0, 1, 1, 0]]
+
+
 def test_a_sink_ahead_of_the_query_stays_hidden():
     assert visible(np.array([0, 1]), np.array([0, 1, 2]), window=1, n_sinks=3).astype(int).tolist() == [
         [1, 0, 0],
@@ -269,6 +278,9 @@ def test_a_bad_attention_mask_is_refused(mask, message):
         (lambda: ragged_mask(left_padded(2, 3), 1.0), "n_new: expected a whole number of at least 0, got 1.0"),
         (lambda: packed_mask([2, -1]), r"lengths\[1\]: expected a whole number of at least 0, got -1"),
         (lambda: packed_mask([2.5]), r"lengths\[0\]: expected a whole number of at least 0, got 2.5"),
+        (lambda: packed_mask(3), "lengths: expected a row of counts, got 3"),
+        (lambda: packed_mask(np.array([[1, 2]])), r"lengths: expected a row of counts, got array\(\[\[1, 2\]\]\)"),
+        (lambda: packed_mask([np.array([1])]), r"lengths: expected a row of counts, got \[array\(\[1\]\)\]"),
         (lambda: window_mask(3, 2, 1), "window_mask: 3 new tokens cannot be among 2 in all"),
         (lambda: window_mask(1, 2, 0), "window: expected a whole number of at least 1, got 0"),
         (lambda: window_mask(-1, 2, 1), "n_new: expected a whole number of at least 0, got -1"),
@@ -276,6 +288,7 @@ def test_a_bad_attention_mask_is_refused(mask, message):
         (lambda: visible(np.arange(2), np.arange(3), 0), "window: expected a whole number of at least 1, got 0"),
         (lambda: visible(np.arange(2), np.arange(3), 2, -1), "n_sinks: expected a whole number of at least 0, got -1"),
         (lambda: visible(np.ones((1, 2)), np.arange(3)), r"query_positions: expected shape \(n_new,\), got \(1, 2\)"),
+        (lambda: visible(np.array([1.5]), np.arange(3)), "query_positions: expected integers, got float64"),
         (lambda: visible(np.arange(2), np.ones((1, 3))), r"key_positions: expected shape \(n_rows,\), got \(1, 3\)"),
     ],
 )

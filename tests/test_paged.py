@@ -60,7 +60,13 @@ def test_a_block_is_free_at_its_last_release():
 @pytest.mark.parametrize("what", ["retain", "release", "count"])
 @pytest.mark.parametrize(
     ("block", "message"),
-    [(1, "block 1 is not in use"), (2, "has blocks 0 to 1, got 2"), (-1, "at least 0, got -1"), (0.5, "got 0.5")],
+    [
+        (1, "block 1 is not in use"),
+        (2, "has blocks 0 to 1, got 2"),
+        (-1, "at least 0, got -1"),
+        (0.5, "got 0.5"),
+        (np.array([0]), r"at least 0, got array\(\[0\]\)"),
+    ],
 )
 def test_a_block_not_in_use_is_refused(what, block, message, no_shape_hook):
     pool = pool_of(2)
@@ -494,6 +500,8 @@ def test_what_an_index_refuses(no_shape_hook):
         index.keep(np.arange(0), PagedCache(pool_of(4, 2)))
     with pytest.raises(ValueError, match="expected integers, got float64"):
         index.start(np.ones(4))
+    with pytest.raises(ValueError, match=r"ids: expected shape \(n,\), got \(1, 2\): 2 axes"):
+        index.start(np.array([[1, 2]]))
     with pytest.raises(ValueError, match="holds 4 tokens, only an empty one"):
         cache.share([0])
     with pytest.raises(ValueError, match="block 3 is not in use"):

@@ -66,6 +66,7 @@ class PrefixIndex:
         At least one token is left to run, even where all of them are stored: the logits that choose the next token
         come from the last token's query, and a cache holds no queries.
         """
+        expect("ids", ids, ("n",))
         found = []
         for key in block_keys(ids[:-1], self.pool.block_size):
             if key not in self._blocks:

@@ -52,7 +52,9 @@ WINDOW_MASK = Exercise(
         Stage("a window as long as the text hides nothing but the future", [_mask(3, 3, 3), _mask(4, 4, 9)]),
         Stage("a query sees itself and the window - 1 tokens before it", [_mask(4, 4, 2), _mask(6, 6, 3)]),
         # The chunk comes before the single token: it is the case that one-token tests miss.
-        Stage("a chunk over a cache has a lower bound for each query", [_mask(3, 7, 3), _mask(2, 8, 4)]),
+        Stage(
+            "a chunk over a cache has a lower bound for each query", [_mask(3, 7, 3), _mask(2, 8, 4), _mask(5, 9, 3)]
+        ),
         Stage("one new token sees no more than the window", [_mask(1, 7, 3), _mask(1, 4, 9)]),
         Stage("a window of 1 is the token itself", [_mask(2, 5, 1)]),
         Stage("an empty chunk has no rows", [_mask(0, 4, 2), _mask(0, 0, 3)]),
@@ -263,7 +265,7 @@ class _Caches:
     def results_kept(self, sizes: Sequence[int]) -> Probe:
         def run(make: Any) -> Observation:
             cache, at, kept = make(N_KV_HEADS, HEAD_DIM, *sizes), 0, []
-            for n_new in (2, 3, 1, 4, 1):
+            for n_new in (2, 3, 0, 1, 4, 1):
                 kept.append(_answer(cache, *_rows(at, n_new)))
                 at += n_new
             seen: Observation = {}
@@ -271,7 +273,7 @@ class _Caches:
                 seen |= _looked_at(answer, f"returned by append {i + 1}, looked at after all of them")
             return seen
 
-        return Probe(f"{self.call(sizes)}, keep what appends of 2, 3, 1, 4 and 1 tokens return", run)
+        return Probe(f"{self.call(sizes)}, keep what appends of 2, 3, 0, 1, 4 and 1 tokens return", run)
 
     def two(self, sizes: Sequence[int]) -> Probe:
         def run(make: Any) -> Observation:
@@ -612,7 +614,7 @@ RING_CACHE = Exercise(
         Stage("a window of 1 keeps nothing for the next token", [_RING.appends(1, 2, 1, sizes=[1])]),
         Stage("a token whose key is all zeros is a token", [_RING.zeros([3])]),
         Stage("two caches know nothing of each other", [_RING.two([3])]),
-        Stage("it keeps its own copy", [_RING.own_copy([5])]),
+        Stage("it keeps its own copy", [_RING.own_copy([5]), _RING.own_copy([3])]),
         Stage("what it returned earlier does not change", [_RING.results_kept([3])]),
         Stage("float32", [_RING.appends(4, 1, 2, sizes=[3], dtype=np.float32)]),
         Stage("a long text leaves no more than the window behind", [_RING.memory([4])]),
@@ -901,7 +903,12 @@ SINK_CACHE = Exercise(
             [_SINK.appends(5, 2, 1, sizes=[3, 3]), _SINK.appends(5, 2, sizes=[0, 3])],
         ),
         Stage(
-            "an empty chunk changes nothing", [_SINK.appends(0, 2, sizes=[1, 3]), _SINK.appends(7, 0, 1, sizes=[2, 3])]
+            "an empty chunk changes nothing",
+            [
+                _SINK.appends(0, 2, sizes=[1, 3]),
+                _SINK.appends(0, 7, 1, sizes=[2, 3]),
+                _SINK.appends(7, 0, 1, sizes=[2, 3]),
+            ],
         ),
         Stage("a token whose key is all zeros is a token", [_SINK.zeros([1, 2])]),
         Stage("two caches know nothing of each other", [_SINK.two([1, 3])]),

@@ -352,8 +352,16 @@ DEQUANTIZE = Exercise(
         Stage("groups as one more axis", [_dequantize_normal((2, 3, 5, 4), (2, 3, 1, 4))]),
         Stage("a scale for every number", [_dequantize_normal((2, 5, 3), (2, 5, 3))]),
         Stage(
+            "a slice of equal numbers, whose scale is 0",
+            [_dequantized([[0, 0], [0, 3]], [[0.0], [0.5]], [[0.7], [1.0]])],
+        ),
+        Stage(
             "float32, and no rows at all",
-            [_dequantize_normal((2, 6, 3), (2, 1, 3), dtype=np.float32), _dequantize_normal((2, 0, 3), (2, 0, 1))],
+            [
+                _dequantize_normal((2, 6, 3), (2, 1, 3), dtype=np.float32),
+                _dequantize_normal((2, 0, 3), (2, 0, 1)),
+                _dequantize_normal((0, 3), (0, 1)),
+            ],
         ),
     ],
     mistakes=[

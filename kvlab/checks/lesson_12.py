@@ -226,6 +226,12 @@ REORDER_CACHE = Exercise(
             lambda cache, beam_index: [(k[:, beam_index], v[:, beam_index]) for k, v in cache],
         ),
         Mistake(
+            "tokens_reordered",
+            "The tokens are reordered, axis 2. Beams are on axis 0.",
+            "Which axis of (n_beams, n_kv_heads, n_total, head_dim) counts beams?",
+            lambda cache, beam_index: [(k[:, :, beam_index], v[:, :, beam_index]) for k, v in cache],
+        ),
+        Mistake(
             "each_beam_once",
             "A beam that is chosen twice appears once. It has to go on twice, with another token each time.",
             "How many rows does the new cache need for a beam_index of three entries?",

@@ -166,7 +166,7 @@ DECODE = Exercise(
     stages=[
         Stage("one new token takes one call", [_decoding(4, 1)]),
         Stage("the prompt once, then one token a call", [_decoding(4, 3), _decoding(1, 4, n_layers=2)]),
-        Stage("caches that hold a text already are continued", [_decoding(3, 4, n_past=5)]),
+        Stage("caches that hold a text already are continued", [_decoding(3, 4, n_past=5), _decoding(4, 3, n_past=2)]),
         Stage("no token ends the text early", [_decoding(5, 6, vocab=3)]),
         Stage("ids as large as a real vocabulary", [_decoding(3, 4, vocab=49_152)]),
         Stage("no new tokens, no calls", [_decoding(4, 0)]),

@@ -97,7 +97,7 @@ def _comparison(failure: Failure) -> list[str]:
         if got.kinds[0] == "Malformed":
             return [f"  in words  {got.text}"]
         line = [f"  at        {got.where}"] if got.where else []
-        return [f"  expected  {name}: {_short(expected)}", f"  yours     {got}", *line]
+        return [f"  expected  {name}: {_indent(_short(expected))}", f"  yours     {got}", *line]
     words = in_words(expected, got)
     if _too_large_to_print(expected, got):
         at = tuple(int(i) for i in np.argwhere(~np.isclose(expected, got, rtol=1e-4, atol=1e-9, equal_nan=True))[0])

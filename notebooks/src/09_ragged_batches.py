@@ -79,8 +79,6 @@ guess_1.reveal(pad_positions(attention_mask)[0, 4], "No token of its own row com
 # - the *cache position* is the number of rows stored so far, pads included: `len(cache)`, the same for the whole batch;
 # - the *position id* is what the positional encoding uses, another one in each row.
 #
-# `TinyDecoder` takes one sequence a call, so `run` is a loop over the rows of the batch. It hides nothing: pads are
-# computed and stored as they are in one batched call, and each row gets its row of `positions` and its own mask.
 # `ragged_mask` makes the masks: lesson 03's offset mask with one condition more, that the key is a token. Then every
 # query may see itself: a token could anyway, and a pad has only pads before it, so itself is all that it sees.
 
@@ -94,6 +92,12 @@ def ragged_mask(attention_mask, n_new):
     return tokens_before | (keys == queries)
 
 
+# %% [markdown]
+# `TinyDecoder` takes one sequence a call, so `run` is a loop over the rows of the batch. It hides nothing: pads are
+# computed and stored as they are in one batched call, and each row gets its row of `positions` and its own mask.
+
+
+# %%
 def run(model, ids, positions, masks, caches=None):
     """Logits (batch, n_new, vocab_size); caches: for each row, one a layer."""
     rows = zip(ids, caches or [None] * len(ids), positions, masks, strict=True)
@@ -412,7 +416,7 @@ for name, stop in rules.items():
 # a server that reserves for the limit holds 7 + 11. What is in them?
 
 # %%
-kinds = ["pad", "prompt", "reply", "after the end", "never written"]
+kinds = ["pad", "prompt", "reply", "end and after", "never written"]
 slots = np.full((3, 7 + LIMIT - 1), 4)
 slots[:, :7] = attention_mask
 slots[:, 7:13] = np.where(np.arange(1, 7) < (tokens == END).argmax(axis=1)[:, None] + 1, 2, 3)
@@ -448,6 +452,7 @@ def copy_rows(caches, start, end=None):
     return copies
 
 
+# %%
 def write_and_drop(model, prompts, limit, end):
     """The replies, and the slots held in each step. A row that has ended goes, then columns of nothing but pads."""
     (ids, mask), caches = left_pad(prompts), [model.make_caches() for _ in prompts]
@@ -503,7 +508,7 @@ alt = "Slots of 8 batches of 8 prompts, tokens and pads. " + "; ".join(
 show(fig, alt=alt + ".")
 
 # %% [markdown]
-# Most of the slots hold pads. Sorting helps, and makes a request wait for others of its length.
+# As they come, most of the slots hold pads. Sorting helps, and makes a request wait for others of its length.
 #
 # ## Packed: no pads at all
 #
@@ -638,8 +643,8 @@ for name, mask in {"one triangle": np.tri(15, dtype=bool), "blocks": packed_mask
 # ## Recap
 #
 # - You gave each row of a left-padded batch its own position ids and mask: all three rows equalled the same prompt
-#   alone to 1e-12, in the prefill and for 12 decoded tokens. Slot, cache position and position id of the next token
-#   were three numbers: of 12 slots, 7 filled in every row, position ids 3, 7 and 5.
+#   alone, to 1e-12 in the prefill and 3 decode steps, and token for token in 12. Slot, cache position and position id
+#   of the next token were three numbers: of 12 slots, 7 filled in every row, position ids 3, 7 and 5.
 # - You ran the usual mistakes. A seen pad was wrong in every model; one row of positions for all was wrong with
 #   learned positions and right with RoPE, unless the decode steps counted differently from the prefill;
 #   `logits[:, -1]` over right padding was right in one row of three; two of three stop rules failed. A pad that saw

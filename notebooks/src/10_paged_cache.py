@@ -41,7 +41,7 @@ print("prompt and reply together:", np.percentile(prompt + reply, [10, 50, 90, 1
 
 # %%
 guess_1 = predict(
-    "Each running request has 2,048 slots of its own. What share of the slots holds a token, on average over the run?",
+    "Each running request has 2,048 slots. What share of the slots holds a token, on average while others wait?",
     ["about 20 %", "about 40 %", "about 60 %"],
 )
 guess_1
@@ -197,9 +197,9 @@ def paged_attention(q, cache):
 q = rows(4, 1)
 in_place = paged_attention(q, paged)
 print("block by block equals contiguous:", np.abs(in_place - attention(q, k, v)).max() < 1e-12)
-print(
-    "rows copied for this token: by gather", 2 * len(paged), " in place", 0, " table look-ups:", len(paged.block_table)
-)
+in_the_pool = [np.shares_memory(paged.pool.k[block, :, :4], paged.pool.k) for block in paged.block_table]
+print(f"rows that gather copies: {2 * len(paged)}; table look-ups in place: {len(paged.block_table)}", end=", ")
+print("each gives a view of the pool:", all(in_the_pool))
 
 # %% [markdown]
 # ## One block at a time

@@ -198,7 +198,8 @@ print("one beam is greedy:", np.array_equal(one[0], generate(model, prompt, 12)[
 print(f"tokens through the model: {prompt.size + 4 * 11} with the cache, {sum(counts)} without")
 
 # %% [markdown]
-# The picture shows where each beam came from. A grey line leads to a beam that has no descendant in the end.
+# The picture shows where each beam came from. A grey line leads to a beam that has no descendant in the end. The
+# twelfth tokens are not drawn: they are chosen and never fed.
 
 # %%
 alive = [{0, 1, 2, 3}]
@@ -421,7 +422,8 @@ print(f"a reorder of tables rewrites at most {2 * 4 * -(-111 // 8)} table entrie
 # While a reorder copies, the old rows and the new ones exist together, so for that moment the copies need twice what
 # the figure shows. And a copy is paid at every step, even when only two beams changed places.
 #
-# The same arithmetic at a real size: Llama 3.1 8B holds 131,072 bytes a token (lesson 05).
+# The same arithmetic at a real size: Llama 3.1 8B holds 131,072 bytes a token (lesson 05). Its 16-bit weights are
+# 16.06 GB with the embedding table, of which a step looks up one row a beam (lesson 07).
 
 # %% tags=["nbval-check-output"]
 per_token, n_tokens, n_beams = 131_072, 8192, 4
@@ -432,7 +434,7 @@ print(f"read and written in {1000 * 2 * all_rows / bandwidth:.2f} ms on an H100"
 blocks = n_beams * n_tokens // 16
 print(f"as blocks of 16: {blocks:,} table entries rewritten, {blocks * 4 // 2**10} KiB,", end=" ")
 print(f"and up to {n_beams - 1} blocks of {16 * per_token // 2**20} MiB copied on write")
-weights = 16_060_522_496
+weights = 16_060_522_496 - 2 * 128_256 * 4096  # without the table: vocabulary x d_model, 2 bytes each
 floor = 1000 * (weights + all_rows) / bandwidth
 print(f"a decode step reads weights and all beams' rows in at least {floor:.2f} ms")
 
@@ -586,7 +588,7 @@ for n in (1, 2, 4, 8, 16):
 # > **Often said:** "A wider beam finds a likelier text."
 # >
 # > **What is so:** every width is a guess. Above, 4 beams end lower than 2 did, and 16 lower than 8: the text that wins
-# > in the end was thrown out on the way. Only a beam as wide as all beginnings (vocabulary to the power of n - 1) is
+# > in the end was thrown out on the way. Only a beam as wide as all beginnings, `vocab ** (n_new - 1)`, is sure to be
 # > exact.
 #
 # And the beams resemble each other: the four above are one text with four endings. Beam search is at home where one

@@ -87,7 +87,8 @@ check(BlockPool)
 #
 # {card PagedCache}
 #
-# The check hands your cache the course's own `BlockPool`. It has all that yours has, and `block_size` besides.
+# The check hands your cache the course's own `BlockPool`. It has all that yours has, and `block_size` besides
+# (for the example at the end, which puts your two classes together, yours needs it too if your cache asks for it).
 # Token t of a sequence lies in slot `t % block_size` of block `block_table[t // block_size]`.
 #
 # - `append` writes the new rows into the pool's blocks and returns `None`. It takes a block when the first token needs
