@@ -27,11 +27,11 @@ def test_make_alone_lists_every_target_with_a_sentence() -> None:
     assert listed.stdout == run("make", "help").stdout
     sentences = dict(re.findall(r"^  make (\S+) +(\S.*\.)$", listed.stdout, re.M))
     tests = {"test", "test-all", "test-browser"}
-    assert set(sentences) == tests | {"help", "lab", "check", "build", "bench", "clean", ".venv"}
+    assert set(sentences) == tests | {"help", "lab", "model", "check", "build", "bench", "clean", ".venv"}
     assert all(len(line) <= 120 for line in listed.stdout.splitlines())
 
 
-@pytest.mark.parametrize("target", ["lab", "test", "check", "build", "bench"])
+@pytest.mark.parametrize("target", ["lab", "model", "test", "check", "build", "bench"])
 def test_every_target_builds_the_environment_first(target: str, tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     for name in ("requirements.txt", "pyproject.toml", "tools/set_up.sh"):
