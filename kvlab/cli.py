@@ -1,4 +1,4 @@
-"""The command line: `kvlab check`, `exercises`, `hint`, `progress`, `size`."""
+"""The command line: `kvlab check`, `exercises`, `hint`, `progress`, `size`, `bench`."""
 
 import json
 import sys
@@ -142,6 +142,17 @@ def size(
         for line in report.remarks(answers, one if explained is None else explained):
             typer.echo(line, err=True)
     raise typer.Exit(0 if all(found.need for found in answers) else 1)
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    options_metavar="[decode|context|...] [OPTIONS]",
+)
+def bench(context: typer.Context) -> None:
+    """Measure this machine; decode against Hugging Face and llama.cpp with `kvlab bench decode`; needs torch."""
+    from kvlab.bench import main  # reads its options itself: it also runs where there is no typer
+
+    raise typer.Exit(main(context.args, prog="kvlab bench"))
 
 
 def _option(name: str, read: Callable[[str], Any], text: str | None) -> Any:

@@ -11,8 +11,8 @@ from kvlab.bench.results import ResultsError, columns, describe, load, machine, 
 __all__ = ["ResultsError", "columns", "describe", "load", "machine", "main", "measured_devices", "rows_of"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m kvlab.bench") -> int:
     """The command line, with `sys.argv` or the arguments given; returns the exit status."""
     from kvlab.bench.run import main as run  # torch is loaded when something is measured, not when results are read
 
-    return run(arguments)
+    return run(arguments, prog)

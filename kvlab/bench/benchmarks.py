@@ -264,6 +264,15 @@ def dtype(s: Setting) -> tuple[Rows, Rows]:
     return [_row("cached", name, 1, n, times, work[name]) for name, times in times_s.items()], skipped
 
 
+def caches(s: Setting) -> tuple[Rows, Rows]:
+    """Every cache of the course: appending one token, gathering all rows, growing from nothing, bytes held."""
+    try:
+        from kvlab.bench.caches import measure
+    except ImportError as error:  # as for `append`
+        return [], [{"context": 0, "batch": 1, "why": f"the course's caches do not load: {error}"}]
+    return measure(s)
+
+
 def _in_turn(s: Setting, steps: dict[str, Step]) -> dict[str, list[float]]:
     return interleave(steps, s.n_rounds * s.n_steps, synchronizer(s.device), limit_s=LIMIT_S)
 
@@ -280,8 +289,12 @@ def _cache_bytes(s: Setting, n_sequences: int, n_total: int) -> int:
 
 
 def _lack(s: Setting, n_bytes: int) -> str | None:
+    return lack(s.device, n_bytes)
+
+
+def lack(device: str, n_bytes: int) -> str | None:
     """Why `n_bytes` more do not fit in the device's memory, or None. A tenth is left for activations and copies."""
-    if s.device == "cuda":
+    if device == "cuda":
         torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0]
     else:
@@ -299,4 +312,5 @@ BENCHMARKS: dict[str, Callable[[Setting], tuple[Rows, Rows]]] = {
     "batch": batch,
     "append": append,
     "dtype": dtype,
+    "caches": caches,
 }

@@ -46,7 +46,11 @@ class BenchDecoder:
         dtype: of weights, activations and cache, by name: float32, bfloat16, float16, float64.
         device: cpu or cuda.
         max_len: positions to prepare rotations for.
+
+    attention: "products", two plain matrix products a decode step, or "sdpa", one call of PyTorch's.
     """
+
+    attention = "products"
 
     def __init__(self, shape: ModelShape, dtype: str, device: str, max_len: int, seed: int = 0) -> None:
         self.shape, self.device, self.dtype_name = shape, device, dtype
@@ -69,7 +73,9 @@ class BenchDecoder:
         self.embed = self.head.T if s.tied else self._matrix(s.d_model, s.vocab_size).T.contiguous()
         frequencies = ROPE_BASE ** (-torch.arange(0, s.head_dim, 2, dtype=torch.float64) / s.head_dim)
         angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
-        self.cos, self.sin = (f(angles).to(self.dtype).to(device) for f in (torch.cos, torch.sin))
+        # For halves side by side: x * cos + swapped x * sin is the rotation, in three kernels for all heads at once.
+        cos, sin = angles.cos(), angles.sin()
+        self.cos, self.sin = (torch.cat(two, -1).to(self.dtype).to(device) for two in ((cos, cos), (-sin, sin)))
 
     def _matrix(self, n_in: int, n_out: int) -> torch.Tensor:
         """(n_in, n_out) for `x @ w`, stored with the longer side contiguous, as a matrix-vector product reads best."""
@@ -90,24 +96,27 @@ class BenchDecoder:
         """Logits (batch, vocab_size) of the token after the last of `ids` (batch, n_new)."""
         s, n_new = self.shape, ids.shape[1]
         n_past = buffers.length if buffers is not None else 0
-        x = embedding(ids, self.embed)
+        attend = _attend_fused if self.attention == "sdpa" else _attend
+        x = embedding(ids, self.embed).flatten(0, 1)  # rows of all sequences: a residual joins the product before it
         for i, layer in enumerate(self.layers):
             qkv = rms_norm(x, (s.d_model,), layer["attn_norm"], 1e-6) @ layer["qkv"]
-            q, k, v = _split(qkv, s)
-            q, k = self._rotate(q, n_past), self._rotate(k, n_past)
+            heads = qkv.view(*ids.shape, -1, s.head_dim).transpose(1, 2)
+            turned = self._rotate(heads[:, : s.n_heads + s.n_kv_heads], n_past)
+            q, k, v = turned[:, : s.n_heads], turned[:, s.n_heads :], heads[:, s.n_heads + s.n_kv_heads :]
             if buffers is not None:
                 k, v = buffers.write(i, k, v)
-            x = x + _attend(q, k, v, n_past).transpose(1, 2).flatten(2) @ layer["wo"]
+            x = torch.addmm(x, attend(q, k, v, n_past).transpose(1, 2).reshape(len(x), -1), layer["wo"])
             gate, up = (rms_norm(x, (s.d_model,), layer["mlp_norm"], 1e-6) @ layer["gate_up"]).chunk(2, dim=-1)
-            x = x + (silu(gate) * up) @ layer["down"]
+            x = torch.addmm(x, silu(gate) * up, layer["down"])
         if buffers is not None:
             buffers.length = n_past + n_new
-        return rms_norm(x[:, -1], (s.d_model,), self.final_norm, 1e-6) @ self.head
+        last = x.view(*ids.shape, -1)[:, -1]
+        return rms_norm(last, (s.d_model,), self.final_norm, 1e-6) @ self.head
 
     def _rotate(self, x: torch.Tensor, n_past: int) -> torch.Tensor:
         cos, sin = (t[n_past : n_past + x.shape[2]] for t in (self.cos, self.sin))
         first, second = x.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+        return torch.addcmul(x * cos, torch.cat([second, first], dim=-1), sin)
 
     def work(self, n_new: int, n_past: int, batch: int, cached: bool) -> dict[str, Any]:
         """What one call must do at least: bytes read, of them weights and cache, and FLOPs."""
@@ -118,13 +127,6 @@ class BenchDecoder:
             "kv_bytes": cache_bytes(batch, n_rows, s.n_layers, s.n_kv_heads, s.head_dim, size),
             "flops": forward_flops(s, n_new, n_past, batch),
         }
-
-
-def _split(qkv: torch.Tensor, s: ModelShape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(batch, n, all heads * head_dim) -> q, k, v, each (batch, heads, n, head_dim)."""
-    heads = qkv.unflatten(-1, (s.n_heads + 2 * s.n_kv_heads, s.head_dim)).transpose(1, 2)
-    q, k, v = heads.split((s.n_heads, s.n_kv_heads, s.n_kv_heads), dim=1)
-    return q, k, v
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, n_past: int) -> torch.Tensor:
@@ -141,3 +143,11 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, n_past: int) -> t
         return scaled_dot_product_attention(q, k, v, is_causal=True)
     mask = torch.ones(n_new, n_total, dtype=torch.bool, device=q.device).tril(n_past)
     return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _attend_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, n_past: int) -> torch.Tensor:
+    """The same; one query a sequence goes to SDPA with the heads of a group as its queries, which need no mask."""
+    if q.shape[2] > 1:
+        return _attend(q, k, v, n_past)
+    grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])
+    return scaled_dot_product_attention(grouped, k, v).reshape(q.shape)

@@ -45,7 +45,28 @@ CEILING_ROW: dict[str, tuple[type, ...]] = {
     "dtype": (str,),
     "per_s": (int, float),
 }
+DECODE_ROW: dict[str, tuple[type, ...]] = {
+    "decoder": (str,),
+    "dtype": (str,),
+    "batch": (int,),
+    "context": (int,),
+    "ms_min": (int, float),
+    "ms_median": (int, float),
+    "n_steps": (int,),
+    "bytes_per_token": (int, float),
+    "kv_bytes": (int, float),
+    "floor_ms": (int, float),
+    "ratio_to_floor": (int, float),
+}
 ROWS = {"ceilings": CEILING_ROW, "context": TIMED_ROW, "batch": TIMED_ROW, "append": TIMED_ROW, "dtype": TIMED_ROW}
+LESSON_07 = tuple(ROWS)  # what the lesson reads; the other benchmarks' rows stand beside it
+ROWS |= {"caches": TIMED_ROW, "decode": DECODE_ROW}
+# What a decode result has in place of the one peak: its formats have several, and none bounds a single sequence.
+DECODE_HEADER = {key: types for key, types in HEADER.items() if key != "peak_flops_per_s"} | {
+    "read_kernel": (str,),
+    "slopes": (list,),
+    "tokens": (list,),
+}
 
 # What follows from a timed row. The minimum is used: it is what a quiet machine would show.
 DERIVED: dict[str, Callable[[dict[str, Any]], float]] = {
@@ -72,12 +93,13 @@ def load(name: str, device: str = "cpu", folder: Path = RESULTS) -> dict[str, An
     """Read one results file.
 
     Args:
-        name: of the benchmark: ceilings, context, batch, append, dtype.
+        name: of the benchmark: ceilings, context, batch, append, dtype, caches, decode.
         device: cpu or cuda.
         folder: where the files are.
 
     Returns:
-        A dict of the keys of HEADER; its "rows" are dicts of the keys of TIMED_ROW (ceilings: CEILING_ROW).
+        A dict of the keys of HEADER; its "rows" are dicts of the keys of TIMED_ROW (ceilings: CEILING_ROW, decode:
+        DECODE_ROW and DECODE_HEADER).
 
     Raises:
         ResultsError: in one line: no such file, or not a whole and valid one, and how to make it again.
@@ -99,8 +121,8 @@ def load(name: str, device: str = "cpu", folder: Path = RESULTS) -> dict[str, An
 
 
 def measured_devices(folder: Path = RESULTS) -> list[str]:
-    """The devices of which every benchmark has a results file, the GPU first."""
-    return [device for device in ("cuda", "cpu") if all(path_of(name, device, folder).exists() for name in ROWS)]
+    """The devices of which every benchmark that lesson 07 reads has a results file, the GPU first."""
+    return [device for device in ("cuda", "cpu") if all(path_of(name, device, folder).exists() for name in LESSON_07)]
 
 
 def rows_of(result: dict[str, Any], variant: str) -> list[dict[str, Any]]:
@@ -149,7 +171,7 @@ def fault_of(result: Any, name: str, device: str) -> str | None:
     """What is wrong with the form of a result, in a few words; None when nothing is."""
     if not isinstance(result, dict):
         return f"it holds a {type(result).__name__}, not an object"
-    fault = _fault_of_fields(result, HEADER)
+    fault = _fault_of_fields(result, DECODE_HEADER if name == "decode" else HEADER)
     if fault:
         return fault
     if (result["benchmark"], result["device"]) != (name, device):

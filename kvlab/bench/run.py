@@ -1,6 +1,5 @@
 """The command line of the benchmarks. argparse and print, since it must run where only torch and NumPy are."""
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -9,6 +8,8 @@ from typing import Any
 
 from kvlab.bench import widgets
 from kvlab.bench.benchmarks import BENCHMARKS, SHAPES, Setting, setting
+from kvlab.bench.decode.command import OneLine
+from kvlab.bench.decode.command import main as decode
 from kvlab.bench.results import RESULTS, describe, save
 from kvlab.timing import (
     LoadWatch,
@@ -20,13 +21,19 @@ from kvlab.timing import (
     versions,
 )
 
-NAMES = (*BENCHMARKS, widgets.NAME)  # the widgets are drawn in a browser, not on a device: no lesson reads their file
+DECODE = "decode"  # has options of its own
+NAMES = (*BENCHMARKS, DECODE, widgets.NAME)  # the widgets are drawn in a browser: no lesson reads their file
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m kvlab.bench") -> int:
     """Run the benchmarks asked for and write their results; 0 when all did, 1 when one could not, 2 for wrong usage."""
-    parser = argparse.ArgumentParser(
-        prog="python -m kvlab.bench", description="Measure decode on this machine and write results/NAME_DEVICE.json."
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == [DECODE]:
+        return decode(arguments[1:])
+    parser = OneLine(
+        prog=prog,
+        description="Measure decode on this machine and write results/NAME_DEVICE.json.",
+        epilog="decode, given alone, takes options of its own: decode --help",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all when left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
@@ -51,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if name == widgets.NAME:
                 print(report_widgets(options.out), flush=True)
+                continue
+            if name == DECODE:
+                flags = ["--quick"] * options.quick + (["--out", str(options.out)] if options.out else [])
+                failed |= decode(["--device", device, *flags]) != 0
                 continue
             result = measure(name, chosen, facts, options.quick)
         except Exception as error:  # one benchmark that fails must not take the others with it
@@ -110,7 +121,11 @@ def report(result: dict[str, Any]) -> str:
     lines = [describe(result)]
     if result["contended"]:
         lines.append("  CONTENDED: other programs were at work, measure again on a quiet machine")
-    for row in result["rows"]:
+    if result["benchmark"] == "caches" and result["rows"]:
+        from kvlab.bench.caches import table  # loads the course's caches, which a bare machine cannot
+
+        lines += table(result["rows"])
+    for row in result["rows"] if result["benchmark"] != "caches" else []:
         if "per_s" in row:
             lines.append(f"  {row['variant']:<8} {row['kernel']:<24} {row['dtype']:<9} {row['per_s'] / 1e9:9.1f} G/s")
             continue
