@@ -144,7 +144,7 @@ print(*missing or ["Nothing is missing."], sep="\n")
 from dataclasses import replace
 
 poor = replace(facts, python=(3, 9, 2), python_floor="3.11", memory_bytes=2**30, has_nvidia_driver=False)
-poor = replace(poor, versions=facts.versions | {"numpy": "1.26.4", "torch": None})
+poor = replace(poor, versions=facts.versions | {"numpy": "1.26.4", "torch": None}, has_model=True)
 print(*environment.check(poor), sep="\n\n")
 
 # %% [markdown]
@@ -162,10 +162,15 @@ print(*environment.check(poor), sep="\n\n")
 # | [05 cache size](05_cache_size.ipynb) | bytes, for real models |
 # | [06 a PyTorch decoder](06_pytorch_decoder.ipynb) | the cache in a trainable model, and the generate loop |
 # | [07 decode timing](07_decode_timing.ipynb) | milliseconds, and how far they are from the floor |
+# | [08 windows and sinks](08_windows_and_sinks.ipynb) | caches that drop tokens, and what must not be dropped |
+# | [09 ragged batches](09_ragged_batches.ipynb) | masks and positions for sequences of unequal length |
+# | [10 the cache in blocks](10_paged_cache.ipynb) | a pool, block tables, sharing and copy-on-write |
+# | [11 quantized and offloaded](11_quantized_and_offloaded.ipynb) | keys and values in 8 bits and fewer |
+# | [12 beams and samples](12_beams_and_samples.ipynb) | several continuations of one prompt |
+# | [13 a real model](13_a_real_model.ipynb) | a language model of 135 million parameters on your cache |
 #
-# Each lesson starts from a fresh kernel and needs no other notebook to have run, so you can enter anywhere. The order
-# above is the order in which each idea is first needed. Where a lesson names one from 08 on, that one is still to be
-# written.
+# 00 to 07 are the core; 08 to 13 are what production adds. Each lesson starts from a fresh kernel and needs no other
+# notebook to have run, so you can enter anywhere. The order above is the order in which each idea is first needed.
 
 # %% [markdown]
 # ## Recap

@@ -433,8 +433,21 @@ for name, gpu in HARDWARE.items():
     )
 
 # %% [markdown]
-# The bandwidths are NVIDIA's, each with its source in `kvlab.roofline.HARDWARE`. No step is faster than its floor.
-#
+# The bandwidths are NVIDIA's, each with its source in `kvlab.roofline.HARDWARE`. No step is faster than its floor. How
+# near do real steps come? A model of 135 million parameters on a CPU, the bandwidth measured in the same run (lesson 13
+# says what closes the gap):
+
+# %%
+from kvlab.bench.decode.show import load_decode, row_of, source_line
+
+real = load_decode("cpu")
+print(source_line(real, 256))
+for decoder in ("kvlab-lean", "kvlab-llama", "hf-dynamic"):
+    row = row_of(real, decoder, "float32", 256)
+    times = f"{row['ms_min']:5.1f} ms, floor {row['floor_ms']:.1f} ms"
+    print(f"{decoder:12} {times}: {row['ratio_to_floor']:.1f} times the floor")
+
+# %% [markdown]
 # > **Often said:** "In decode the GPU waits for the KV cache."
 # >
 # > **What is so:** at batch 1 and 4,096 tokens it waits for the weights, and the cache is 3 % of the bytes. With long
@@ -577,5 +590,6 @@ print("and further off there than at 256:", in_bfloat16[-1] > in_bfloat16[0])
 # One limit: a floor counts bytes and nothing else. It knows nothing of launches, of a kernel that leaves a core idle,
 # or of a batch so large that arithmetic is the bound; how many times the floor a step takes says what those cost.
 #
-# Exercise: [07_decode_timing](../exercises/07_decode_timing.ipynb). This was the last lesson of the core; part II,
-# still to be written, goes on with windows and sinks.
+# Exercise: [07_decode_timing](../exercises/07_decode_timing.ipynb). This was the last lesson of the core.
+#
+# Next lesson, the first of what production adds: [08 Windows and sinks](08_windows_and_sinks.ipynb).
