@@ -216,6 +216,29 @@ def test_wrong_submissions_written_without_seeing_the_checks_are_refused(name: s
     assert examine(exercise(name), load(name, file)).verdict in ("incorrect", "error", "timeout")
 
 
+def test_a_mistake_is_named_whatever_dtype_the_rows_are_kept_in() -> None:
+    ring = exercise("RingCache").reference  # keeps float32 rows as float32
+
+    class OnlyARing(ring):  # type: ignore[misc, valid-type]
+        def __init__(self, n_kv_heads: int, head_dim: int, n_sinks: int, window: int) -> None:
+            super().__init__(n_kv_heads, head_dim, window)
+
+    outcome = examine(exercise("SinkCache"), OnlyARing)
+    assert outcome.mistake is not None and outcome.mistake.id == "no_sinks"
+
+
+def test_a_late_group_is_named_also_where_bits_are_looked_at_only_when_it_is_quantized() -> None:
+    late = next(m for m in exercise("QuantizedCache").mistakes if m.id == "one_row_late").submission()
+
+    class Lazy(late):  # type: ignore[misc, valid-type]
+        def __init__(self, n_kv_heads: int, head_dim: int, n_bits: int, residual: int) -> None:
+            super().__init__(n_kv_heads, head_dim, 4, residual)
+            self.n_bits = n_bits
+
+    outcome = examine(exercise("QuantizedCache"), Lazy)
+    assert outcome.mistake is not None and outcome.mistake.id == "one_row_late"
+
+
 def test_the_confusion_table_is_current() -> None:
     confusion = importlib.import_module("confusion")
     assert confusion.TARGET.read_text(encoding="utf-8") == confusion.table(), "run: python tools/confusion.py"

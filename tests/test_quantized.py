@@ -20,9 +20,13 @@ def normal(*shape: int, seed: int = 0, dtype: Any = np.float64) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
+def smallest(dtype: Any) -> float:
+    return float(np.finfo(dtype).smallest_subnormal)
+
+
 def rounding(x: np.ndarray) -> float:
     """What the arithmetic of x's own dtype may add to half a step."""
-    return 8 * float(np.finfo(x.dtype).eps) * float(np.abs(x).max(initial=0)) + float(np.finfo(x.dtype).tiny)
+    return 8 * float(np.finfo(x.dtype).eps) * float(np.abs(x).max(initial=0)) + 2 * smallest(x.dtype)
 
 
 @st.composite
@@ -62,10 +66,16 @@ def test_it_is_the_nearest_of_evenly_spaced_levels(n_bits, axis):
     np.testing.assert_allclose(back, expected, rtol=0, atol=1e-12)
 
 
-def test_no_code_passes_the_top_where_a_scale_is_coarse():
-    """The range is 382 of float16's smallest steps, a scale can only be 1 of them: the top would be code 382."""
-    codes, _, _ = quantize(np.array([0, 382 * 2.0**-24], np.float16), 8, axis=0)
-    assert codes.tolist() == [0, 255]
+@pytest.mark.parametrize("n_steps", [1, 3, 15, 100, 382, 1650, 16_700])
+@pytest.mark.parametrize("n_bits", [2, 4, 8])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_half_a_step_holds_where_a_scale_is_coarse(dtype, n_bits, n_steps):
+    """Ranges of a few of the dtype's smallest steps: a scale is one, two, three of them and nothing between."""
+    x = (np.array([0, n_steps // 3, n_steps // 2, n_steps]) * smallest(dtype)).astype(dtype)
+    codes, scale, zero = quantize(x, n_bits, axis=0)
+    assert codes.max() < 2**n_bits
+    back = dequantize(codes, scale, zero).astype(np.float64)
+    assert (np.abs(back - x.astype(np.float64)) <= scale.astype(np.float64) / 2 + smallest(dtype)).all()
 
 
 def test_frozen_values():
@@ -101,13 +111,15 @@ def test_no_rows_to_quantize_is_fine_where_each_has_its_own_scale():
     [
         (np.ones((1, 2, 3)), 1, 1, "n_bits: expected a whole number from 2 to 8, got 1"),
         (np.ones((1, 2, 3)), 9, 1, "n_bits: expected a whole number from 2 to 8, got 9"),
-        (np.ones((1, 2, 3)), 4.0, 1, "n_bits: expected a whole number of at least 0, got 4.0"),
+        (np.ones((1, 2, 3)), 4.0, 1, "n_bits: expected a whole number from 2 to 8, got 4.0"),
+        (np.ones((1, 2, 3)), True, 1, "n_bits: expected a whole number from 2 to 8, got True"),
         (np.ones((1, 2, 3)), 4, 3, "axis 3 is out of bounds for array of dimension 3"),
         (np.ones((1, 0, 3)), 4, 1, r"shape \(1, 0, 3\) has nothing along axis 1"),
         (np.array([[0.0, np.nan]]), 4, 1, "nan or inf"),
         (np.array([[0.0, -np.inf]]), 4, 1, "nan or inf"),
         (np.array([[-60000, 60000]], np.float16), 4, 1, "further apart than float16 can say"),
         (np.arange(6).reshape(2, 3), 4, 1, "x: expected floats, got int64"),
+        ([[0.0, 1.0]], 4, 1, "x: expected floats, got list"),
     ],
 )
 def test_bad_input_is_refused_in_words(x, n_bits, axis, words):
@@ -124,6 +136,10 @@ def test_codes_and_scales_that_do_not_fit_are_refused():
         dequantize(codes[:, :4], np.ones((2, 5, 1)), zero)
     with pytest.raises(ValueError, match=r"zero of shape \(2, 3\) does not fit"):
         dequantize(codes, scale, zero[:, 0])
+    with pytest.raises(ValueError, match="codes must be uint8, got list"):
+        dequantize(codes.tolist(), scale, zero)
+    with pytest.raises(ValueError, match=r"scale of shape \(\) does not fit"):
+        dequantize(codes, 0.5, zero)
 
 
 @given(n_bits=BITS, shape=st.tuples(st.integers(1, 3), st.integers(0, 20)), seed=st.integers(0, 99))
@@ -263,6 +279,7 @@ def test_the_dtype_follows_the_first_append():
         (np.full((2, 1, 3), np.nan), np.zeros((2, 1, 3)), "k_new: expected finite numbers"),
         (np.zeros((2, 1, 3)), np.full((2, 1, 3), np.inf), "v_new: expected finite numbers"),
         (np.zeros((2, 1, 3)), np.full((2, 1, 3), [1e308, -1e308, 0]), "further apart than float64 can say"),
+        (np.zeros((2, 1, 3), np.int64), np.zeros((2, 1, 3)), "k_new: expected floats, got int64"),
     ],
 )
 def test_a_refused_append_changes_nothing(k, v, words):
@@ -274,6 +291,15 @@ def test_a_refused_append_changes_nothing(k, v, words):
     assert (len(cache), cache.n_bytes) == (6, n_bytes)
     for a, b in zip(before, cache.append(np.zeros((2, 0, 3)), np.zeros((2, 0, 3))), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+def test_whole_numbers_are_refused_at_once_and_not_when_their_group_is_full():
+    cache = QuantizedCache(2, 3, 4, 4)
+    rows = np.arange(6).reshape(2, 1, 3)
+    with pytest.raises(ValueError, match="k_new: expected floats, got int64"):
+        cache.append(rows, rows)
+    assert (len(cache), cache.n_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4, 4), (2, 0, 4, 4), (2, 3, 1, 4), (2, 3, 9, 4), (2, 3, 4, 0)])

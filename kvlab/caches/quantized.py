@@ -1,6 +1,6 @@
 """Keys and values in a few bits each: quantize and dequantize, and a cache whose newest rows stay exact."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -38,20 +38,20 @@ def quantize(
     ([[0, 1, 3], [0, 0, 0]], [[1.0], [0.0]], [[0.0], [5.0]])
     """
     n_levels = 2 ** expect_bits(n_bits)
-    if x.dtype.kind != "f":
-        raise ValueError(f"x: expected floats, got {x.dtype}")
+    _expect_floats("x", x)
     axes = np.lib.array_utils.normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
         raise ValueError(f"quantize: x of shape {x.shape} has nothing along axis {axis} that could share a scale")
-    zero = x.min(axis=axes, keepdims=True)
+    zero, top = x.min(axis=axes, keepdims=True), x.max(axis=axes, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):  # refused in the next line, in words
-        scale = (x.max(axis=axes, keepdims=True) - zero) / (n_levels - 1)
+        scale = (top - zero) / (n_levels - 1)
     if not np.isfinite(scale).all():
         raise ValueError(f"quantize: x holds nan or inf, or numbers further apart than {x.dtype} can say")
+    # A scale below the smallest normal number is coarse. Rounded down it leaves numbers above the highest level.
+    coarse = (scale < np.finfo(x.dtype).smallest_normal) & (top > zero)
+    scale = np.where(coarse, np.nextafter(scale, np.inf), scale)
     steps = (x - zero) / np.where(scale > 0, scale, 1)  # in a constant slice x - zero is 0, whatever divides it
-    # A scale near the smallest number of its dtype is coarse: the quotient may pass the top, and uint8 wraps around.
-    codes = np.minimum(np.rint(steps), n_levels - 1).astype(np.uint8)
-    return codes, scale, zero
+    return np.rint(steps).astype(np.uint8), scale, zero
 
 
 def dequantize(
@@ -68,12 +68,12 @@ def dequantize(
     >>> dequantize(np.array([[0, 1, 3]], np.uint8), np.array([[0.5]]), np.array([[-1.0]])).tolist()
     [[-1.0, -0.5, 0.5]]
     """
-    if codes.dtype != np.uint8:
-        raise ValueError(f"dequantize: codes must be uint8, got {codes.dtype}")
-    for name, shared in (("scale", scale), ("zero", zero)):
-        fits = shared.ndim == codes.ndim and all(s in (1, c) for s, c in zip(shared.shape, codes.shape, strict=True))
+    if getattr(codes, "dtype", None) != np.uint8:
+        raise ValueError(f"dequantize: codes must be uint8, got {_kind(codes)}")
+    for name, shape in (("scale", np.shape(scale)), ("zero", np.shape(zero))):
+        fits = len(shape) == codes.ndim and all(s in (1, c) for s, c in zip(shape, codes.shape, strict=True))
         if not fits:
-            raise ValueError(f"dequantize: {name} of shape {shared.shape} does not fit codes of shape {codes.shape}")
+            raise ValueError(f"dequantize: {name} of shape {shape} does not fit codes of shape {codes.shape}")
     return codes * scale + zero
 
 
@@ -146,7 +146,7 @@ class QuantizedCache:
         The dtype follows the first append. Returned arrays are read-only, as of every cache here.
 
         Raises:
-            ValueError: k_new and v_new do not have this cache's shape, or hold nan or inf; nothing is stored then.
+            ValueError: k_new and v_new do not have this cache's shape, or are no finite floats; nothing is stored then.
         """
         expect_rows(k_new, v_new, self.n_kv_heads, self.head_dim)
         k, v = _extend("k_new", self._k, k_new), _extend("v_new", self._v, v_new)
@@ -205,13 +205,28 @@ class QuantizedCache:
 
 def expect_bits(n_bits: int) -> int:
     """Return n_bits as an int if it is 2 to 8; else ValueError."""
-    if expect_count("n_bits", n_bits) not in range(2, 9):
-        raise ValueError(f"n_bits: expected a whole number from 2 to 8, got {n_bits}")
-    return int(n_bits)
+    try:
+        bits = expect_count("n_bits", n_bits, 2)
+    except ValueError:
+        bits = 0
+    if bits not in range(2, 9):
+        raise ValueError(f"n_bits: expected a whole number from 2 to 8, got {n_bits!r}")
+    return bits
+
+
+def _expect_floats(name: str, x: np.ndarray) -> None:
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+        raise ValueError(f"{name}: expected floats, got {_kind(x)}")
+
+
+def _kind(x: Any) -> str:
+    """The dtype of an array, the type of anything else."""
+    return str(getattr(x, "dtype", type(x).__name__))
 
 
 def _extend(name: str, exact: np.ndarray | None, new: New) -> np.ndarray:
-    """The rows not yet quantized with the new ones behind them; ValueError for numbers that are not finite."""
+    """The rows not yet quantized with the new ones behind them; ValueError for numbers that are no finite floats."""
+    _expect_floats(name, new)
     with np.errstate(over="ignore"):  # a float64 that a float16 cache cannot hold is refused below
         rows = new if exact is None else np.concatenate([exact, new.astype(exact.dtype)], axis=1)
     if not np.isfinite(rows).all():

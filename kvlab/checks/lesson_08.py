@@ -202,6 +202,10 @@ def _places(positions: Any) -> Any:
     seen = observe(list(positions) if isinstance(positions, range) else positions)
     if isinstance(seen, np.ndarray) and seen.ndim == 1 and (seen.dtype.kind in "iu" or seen.size == 0):
         return tuple(seen.tolist())
+    if isinstance(seen, np.ndarray):
+        raise Malformed(
+            f"append: positions must be whole numbers, one for each row, got {seen.dtype} of shape {seen.shape}"
+        )
     return seen
 
 
@@ -342,6 +346,8 @@ class _Wrong:
         self.seen = 0
 
     def append(self, k_new: np.ndarray, v_new: np.ndarray) -> Any:
+        if self.seen == 0:
+            self.k, self.v = self.k.astype(k_new.dtype), self.v.astype(v_new.dtype)
         new = np.arange(self.seen, self.seen + k_new.shape[1])
         before = self.before(self.at)
         k = np.concatenate([self.k[:, before], k_new], axis=1)
@@ -486,7 +492,7 @@ class _InSlots:
 
     def answer(self: Any, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> Any:
         if self.buffers is None:
-            self.buffers = [np.zeros((len(k), 4096, k.shape[2])) for _ in range(2)]
+            self.buffers = [np.zeros((len(k), 4096, k.shape[2]), k.dtype) for _ in range(2)]
         for buffer, rows in zip(self.buffers, (k, v), strict=True):
             buffer[:, : rows.shape[1]] = rows
         k, v = (buffer[:, : len(positions)] for buffer in self.buffers)
@@ -537,7 +543,7 @@ class _Unwritten(_WrongRing):
 
     def answer(self, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> Any:
         n_missing = max(self.window - 1 - int((positions < self.asked).sum()), 0)
-        nothing = np.zeros((len(k), n_missing, k.shape[2]))
+        nothing = np.zeros((len(k), n_missing, k.shape[2]), k.dtype)
         k, v = np.concatenate([nothing, k], axis=1), np.concatenate([nothing, v], axis=1)
         return k, v, np.concatenate([np.zeros(n_missing, int), positions])
 

@@ -21,6 +21,7 @@ def _triple(value: Any) -> Triple:
     if isinstance(value, tuple | list) and len(value) == 3:
         return value[0], value[1], value[2]
     got = "None (is a return missing?)" if value is None else type(value).__name__
+    got += f" of {len(value)}" if isinstance(value, tuple | list) else ""
     raise Malformed(f"quantize: expected (codes, scale, zero), got {got}")
 
 
@@ -533,12 +534,12 @@ def _dtype(make: Any) -> Observation:
 def _bits_refused(n_bits: int) -> Probe:
     def run(make: Any) -> Observation:
         try:
-            make(N_KV_HEADS, HEAD_DIM, n_bits, 4).append(*_rows(4))
+            make(N_KV_HEADS, HEAD_DIM, n_bits, 4).append(*_rows(9))  # a group is full, also where it waits for more
         except ValueError:
             return {"what happens": Raised(("ValueError",))}
         return {"what happens": "an answer"}
 
-    return Probe(f"QuantizedCache(2, 8, {n_bits}, 4), then append 4 tokens", run)
+    return Probe(f"QuantizedCache(2, 8, {n_bits}, 4), then append 9 tokens", run)
 
 
 Group = tuple[list[Any], list[Any]]

@@ -61,8 +61,8 @@ print("a window as long as the text is the causal mask:", (window_mask(3, 7, 7) 
 # crashes when one is taken for the other. The picture lays a mask with one key too many beside the right one.
 #
 # > **This shipped.** ml-explore/mlx-lm #390: the mask of the prompt let each query see window + 1 keys, while the cache
-# > that served decoding kept `window` of them. karpathy/nanochat #456 repairs another fault and slices to window + 1
-# > rows: whether that is right depends on whose window it is.
+# > that served decoding kept `window` of them. karpathy/nanochat #456, a pull request against another fault,
+# > slices to window + 1 rows: whether that is right depends on whose window it is.
 
 
 # %%
@@ -130,7 +130,7 @@ class RingCache:
 for sizes in ([24], [5, 1, 1, 9, 0, 8], [1] * 24):
     caches = model.make_caches(lambda: RingCache(n_kv_heads=2, head_dim=8, window=4))
     parts = [model(part, caches) for part in np.split(ids, np.cumsum(sizes)[:-1])]
-    print("chunks equal the full pass:", np.abs(np.concatenate(parts) - exact).max() < 1e-12, sizes[:6])
+    print(f"{len(sizes):2} calls equal the full pass:", np.abs(np.concatenate(parts) - exact).max() < 1e-12)
 print("tokens seen:", len(caches[0]), " slots:", caches[0].k.shape[1])
 
 # %% [markdown]
@@ -159,9 +159,9 @@ alt = (
 show(fig, alt=alt)
 
 # %% [markdown]
-# Attention adds its rows up, so their order does not matter, as long as the mask goes by each row's *position*. A mask
-# that takes the columns for a run of time is right for one new token over a full ring, where nothing is hidden, and
-# wrong for a chunk.
+# Attention is a sum over rows, so their order does not matter, as long as the mask goes by each row's *position*. A
+# mask that takes the columns for a run of time is right for one new token over a full ring, where nothing is hidden,
+# and wrong for a chunk.
 
 # %% tags=["nbval-check-output"]
 rng = np.random.default_rng(1)
@@ -179,13 +179,13 @@ for n_new in (1, 2):
 # > **This shipped.** Lightning-AI/litgpt #2182: keys went into a ring by position modulo its size, while the mask was
 # > the causal one, cut to length. In a prompt longer than the window, early tokens attended to rows of later ones.
 #
-# `append` above hands rows out in the order of time, which costs a copy of at most `window - 1` rows a call. Engines
-# read the slots in place and let the mask go by position.
+# `append` above hands rows out in the order of time, which costs a copy of at most `window - 1` rows a call. A kernel
+# can read the slots in place instead, if its mask goes by position.
 #
 # ## Evict after the chunk, not before
 #
-# The last query of a chunk needs `window` keys. The *first* query needs the `window - 1` before it, and most of those
-# the last one does not see. So a chunk of n tokens needs `window - 1 + n` rows, more than the ring has slots. A cache
+# The last query of a chunk needs `window` keys. The *first* query needs the `window - 1` before it, and the last one
+# does not see all of those. So a chunk of n tokens needs `window - 1 + n` rows, more than the ring has slots. A cache
 # that takes the chunk in first and then hands out what it holds has lost them.
 
 
@@ -386,7 +386,7 @@ masked = model(ids, mask=visible(at, at, window=4, n_sinks=2))
 for sizes in ([24], [5, 1, 1, 9, 0, 8], [1] * 24):
     caches = model.make_caches(lambda: SinkCache(2, 8, n_sinks=2, window=4))
     parts = [model(part, caches) for part in np.split(ids, np.cumsum(sizes)[:-1])]
-    print("chunks equal the full masked pass:", np.abs(np.concatenate(parts) - masked).max() < 1e-12, sizes[:6])
+    print(f"{len(sizes):2} calls equal the full masked pass:", np.abs(np.concatenate(parts) - masked).max() < 1e-12)
 row = np.zeros((2, 1, 8))
 print("the next token sees positions", caches[0].append(row, row)[2], " tokens seen:", len(caches[0]))
 
@@ -447,26 +447,22 @@ def weights_of(at_query, keys):
 
 
 on_read = weights_of(index[-1:], rotate(k_rows, index))
-again = weights_of(index[-1:], rotate(stored, index - held))
-sinks_moved = weights_of(last, np.concatenate([rotate(stored[:, :2], np.array([33, 33])), stored[:, 2:]], axis=1))
+turned_back = weights_of(index[-1:], rotate(stored, index - held))
+moved = np.concatenate([rotate(stored[:, :2], np.array([33, 33])), stored[:, 2:]], axis=1)
 print("stored before RoPE, 7 rows turned at each read:", on_read.round(3))
-print(
-    "stored after RoPE, turned back:  equal",
-    np.allclose(again, on_read, atol=1e-12),
-    " rows turned:",
-    (index != held).sum(),
-)
-print("stored after RoPE, sinks turned: equal", np.allclose(sinks_moved, on_read, atol=1e-12), " rows turned: 2")
-print("absolute positions give others: ", weights_of(last, stored).round(3))
-window = np.abs(weights_of(last, stored[:, 2:]) - weights_of(index[4:5], rotate(k_rows[:, 2:], index[:5]))).max()
-print("without sinks absolute and re-anchored are the same:", window < 1e-12)
-mixed = weights_of(last, rotate(k_rows, index))
-print("re-anchored keys, absolute query:", mixed.round(3))
+print("stored after RoPE,", (index != held).sum(), "rows turned back: the same", np.allclose(turned_back, on_read))
+print("stored after RoPE, 2 sinks turned: the same", np.allclose(weights_of(last, moved), on_read))
+
+# %% tags=["nbval-check-output"]
+print("absolute positions:               ", weights_of(last, stored).round(3))
+print("re-anchored keys, absolute query: ", weights_of(last, rotate(k_rows, index)).round(3))
+window_only = weights_of(last, stored[:, 2:]), weights_of(index[4:5], rotate(k_rows[:, 2:], index[:5]))
+print("without sinks absolute and re-anchored are the same:", np.allclose(*window_only))
 
 # %% [markdown]
 # With RoPE a *window* alone has no position problem: its rows shift together. Only the gap between the sinks and the
-# window is open to choice. What goes wrong is to mix the two, as in the last line: the newest key seems 33 tokens away
-# from its own query.
+# window is open to choice. What goes wrong is to mix the two, as in the second line: the newest key seems 33 tokens
+# away from its own query.
 #
 # > **This shipped.** huggingface/transformers #33691 and #35350: `SinkCache` turned the rows that stayed and not the
 # > keys that came in, so the positions of its keys were neither those of the text nor consecutive. The class is gone
@@ -503,21 +499,16 @@ for name, distance in (("absolute, sink 1,000 tokens back", 1000), ("re-anchored
 # ## What Hugging Face keeps
 #
 # A query sees itself and window - 1 rows before it, and its own row arrives with it. So `window - 1` stored rows are
-# enough, and that is what the growing cache of transformers stores; its static form has `window` slots. The cell also
+# enough, and that is what the growing cache of transformers stores; its static form has `window` slots. The second cell
 # holds our learned sinks to its code for gpt-oss.
 
 # %% tags=["nbval-check-output"]
-from types import SimpleNamespace
-
 import torch
 import transformers
 from transformers.cache_utils import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
-from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
-growing, static = (
-    DynamicSlidingWindowLayer(sliding_window=4),
-    StaticSlidingWindowLayer(max_cache_len=32, sliding_window=4),
-)
+growing = DynamicSlidingWindowLayer(sliding_window=4)
+static = StaticSlidingWindowLayer(max_cache_len=32, sliding_window=4)
 ring, same = RingCache(2, 8, window=4), []
 for part in np.split(np.arange(11), [5, 6, 7]):
     k_new, v_new = k[:, part], v[:, part]
@@ -527,6 +518,12 @@ for part in np.split(np.arange(11), [5, 6, 7]):
 print("transformers", transformers.__version__, " seen:", growing.get_seq_length())
 print("rows stored: growing", growing.keys.shape[2], " static", static.keys.shape[2], " our ring", ring.k.shape[1])
 print("handed out at each call, the same rows as ours:", same)
+
+# %% tags=["nbval-check-output"]
+from types import SimpleNamespace
+
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
 layer = SimpleNamespace(sinks=torch.tensor(sinks), num_key_value_groups=1, training=False)
 hidden = torch.tensor(np.where(mask, 0.0, -np.inf))
 theirs, _ = eager_attention_forward(layer, *(torch.tensor(x[None]) for x in (q, k, v)), hidden, scaling=8**-0.5)
@@ -537,8 +534,10 @@ print("learned sinks as in its gpt-oss:", np.allclose(theirs[0].transpose(0, 1).
 #
 # This section needs `make model`; without it its cells are skipped. SmolLM2-135M-Instruct was trained with full
 # attention and RoPE. It reads the first 1,024 tokens of the Apache License 2.0, the file `LICENSE` of this course, and
-# we measure how well it predicts each next token: the negative log-likelihood, in nats. It has probably seen this text
-# in training; what counts is the difference between caches on the same text.
+# we measure how well it predicts each next token. The *loss* is the negative logarithm of the probability that it gave
+# to the token that came, in nats (natural logarithm). *Perplexity* is exp of the mean loss: at 10 the model is as
+# unsure as between 10 equally likely tokens. It has probably seen this text in training; what counts is the difference
+# between caches on the same text.
 #
 # The text goes through the real caches, 64 tokens a call. All caches that evict hold 64 rows: a window of 64, or 4
 # sinks and a window of 60.
@@ -552,7 +551,7 @@ license_ids = load_tokenizer().encode(" ".join(Path("../LICENSE").read_text(enco
 
 
 def read_text(model, ids, make=None, chunk=64):
-    """(n - 1,) negative log-likelihood of each next token, and (n - 1,) the token the model holds most likely."""
+    """(n - 1,) loss of each next token, and (n - 1,) the token the model holds most likely."""
     caches, losses, best = model.make_caches(make), [], []
     for start in range(0, len(ids) - 1, chunk):
         logits, following = model(ids[start : start + chunk], caches), ids[start + 1 : start + chunk + 1]
@@ -562,14 +561,6 @@ def read_text(model, ids, make=None, chunk=64):
         losses.append(total - logits[np.arange(len(following)), following])
         best.append(logits.argmax(axis=-1))
     return np.concatenate(losses), np.concatenate(best)
-
-
-def a_window():
-    return RingCache(3, 64, window=64)
-
-
-def sinks_and_window():
-    return SinkCache(3, 64, n_sinks=4, window=60)
 
 
 # %% [markdown]
@@ -584,11 +575,13 @@ for name in makes:
     print(f"{name}, absolute positions: chunks equal single tokens: {gap < 0.01}")
 moved = read_text(rereading, short, makes["window"], 20)[0]
 print("window, re-anchored equals absolute:", np.abs(moved - runs["window", 20]).max() < 0.01)
+by_chunk = [read_text(rereading, short, makes["sinks"], chunk)[0] for chunk in (1, 20)]
+print("sinks, re-anchored: chunks equal single tokens:", np.abs(by_chunk[0] - by_chunk[1]).max() < 0.01)
 
 # %% [markdown]
 # At absolute positions they are the same. Re-anchored, the window alone gives the same again, as it must with RoPE.
 # Sinks do not: in a chunk the rows held are numbered once for all its queries, so the distance to the sinks depends on
-# the size of the chunk, by up to 63 here. Keep that in mind for the fourth curve.
+# the size of the chunk. With 64 tokens a call it is up to 63 more. Keep that in mind for the fourth curve.
 
 # %% tags=["needs-model"]
 guess_3 = predict(
@@ -598,9 +591,15 @@ guess_3 = predict(
 guess_3
 
 # %% tags=["needs-model"]
-reads = {"full cache": read_text(llama, license_ids), "window only": read_text(llama, license_ids, a_window)}
+reads = {"full cache": read_text(llama, license_ids)}
+reads["window only"] = read_text(llama, license_ids, lambda: RingCache(3, 64, window=64))
+
 
 # %% tags=["needs-model"]
+def sinks_and_window():
+    return SinkCache(3, 64, n_sinks=4, window=60)
+
+
 reads["4 sinks, absolute"] = read_text(llama, license_ids, sinks_and_window)
 reads["4 sinks, re-anchored"] = read_text(rereading, license_ids, sinks_and_window)
 
@@ -638,7 +637,7 @@ print("tokens 721 to 752 repeat 640 to 671:", np.array_equal(license_ids[721:753
 # %% [markdown]
 # The window alone does not go to infinity here: this model still predicts some of the text from 64 tokens. It is badly
 # hurt all the same, as soon as the beginning has left. It can be far worse: for Llama-2-13B, Xiao et al. 2023 (table 1)
-# report a perplexity of 5,158 for a window alone and 5.40 with 4 sinks.
+# report a perplexity of 5,158 for a window of 1,024 rows alone and 5.40 with 4 of the rows kept for sinks.
 #
 # Four rows repair most of it. What remains is the price of forgetting, which no sink can pay: tokens 721 to 752, in the
 # valley of the full cache, repeat a clause that stands 81 tokens earlier, just out of a window of 64 (last column, in
@@ -648,7 +647,7 @@ print("tokens 721 to 752 repeat 640 to 671:", np.array_equal(license_ids[721:753
 # Why the first tokens? The queries are computed as the model does, layer by layer, and their weight on token 0 is
 # averaged over the heads and over the tokens 64 to 191.
 
-# %% tags=["needs-model"]
+# %% tags=["needs-model", "nbval-check-output"]
 from kvlab.attention import merge_heads, split_heads
 from kvlab.decoder import rms_norm, swiglu
 
@@ -663,7 +662,13 @@ for layer, (keys, values) in zip(llama.weights.layers, pairs, strict=True):
     x = x + swiglu(rms_norm(x, layer.mlp_norm, c.norm_eps), gate.T, up.T, layer.w_down.T)
 sizes = [np.linalg.norm(values, axis=-1) for _, values in pairs]
 quiet = [np.median(size[:, 0] / np.median(size[:, 1:], axis=1)) for size in sizes]
+logits = rms_norm(x, llama.weights.final_norm, c.norm_eps) @ llama.weights.head.T
+print("the loop gives the model's own logits:", np.abs(logits - llama(first)).max() < 0.01)
+many = sum(np.array(on_first) > 0.2)
+print(f"weight on token 0, mean of 30 layers: {np.mean(on_first):.1f}; layers where it is over 0.2: {many}")
+print(f"its value's size over the median token's, median layer: {np.median(quiet):.2f}")
 
+# %% tags=["needs-model"]
 fig, ax = subplots(figsize=(5.8, 2.9))
 ax.bar(np.arange(30), on_first, color=COLORS["weights"], label="attention weight on token 0")
 ax.plot(quiet, color=COLORS["values"], marker="o", markersize=4, label="size of its value, over the median token's")
@@ -677,13 +682,6 @@ alt = (
     f"{np.argmax(quiet)}, where the weight is not. An even share would be 0.01."
 )
 show(fig, alt=alt)
-
-# %% tags=["needs-model", "nbval-check-output"]
-logits = rms_norm(x, llama.weights.final_norm, c.norm_eps) @ llama.weights.head.T
-print("the loop gives the model's own logits:", np.abs(logits - llama(first)).max() < 0.01)
-many = sum(np.array(on_first) > 0.2)
-print(f"weight on token 0, mean of 30 layers: {np.mean(on_first):.1f}; layers where it is over 0.2: {many}")
-print(f"its value's size over the median token's, median layer: {np.median(quiet):.2f}")
 
 # %% [markdown]
 # Much weight on a row whose value is small: the row is a place to put weight that has nothing better to do. Evict it,
