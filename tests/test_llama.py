@@ -310,6 +310,7 @@ def lengths(held: list[Any]) -> set[int]:
         (np.array([3, VOCAB]), "ids must be 0 to 60, got 3 to 61"),
         (np.array([-1, 3]), "ids must be 0 to 60, got -1 to 3"),
         (np.array([1.0]), "ids: expected integers, got float64"),
+        ([3, 1], "ids: expected an array of shape (n_new,), got list"),
         (np.array([[1]]), "ids: expected shape (n_new,), got (1, 1): 2 axes"),
         (np.zeros(125, int), "4 cached and 125 new tokens are more than the model's context of 128"),
     ],
@@ -323,8 +324,16 @@ def test_bad_ids(ids: np.ndarray, message: str) -> None:
         model(ids, held)
     assert message in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(ValueError):
-        in_torch(torch.from_numpy(ids)[None], torch_held)
+        in_torch(torch.from_numpy(ids)[None] if isinstance(ids, np.ndarray) else [ids], torch_held)
     assert lengths(held) == lengths(torch_held) == {4}
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+def test_the_other_librarys_ids() -> None:
+    with pytest.raises(ValueError, match="ids: expected a NumPy array, got Tensor"):
+        models()[0](torch.tensor([3, 1]))
+    with pytest.raises(ValueError, match="ids: expected a tensor, got ndarray"):
+        models()[1](np.array([[3, 1]]))
 
 
 @pytest.mark.usefixtures("no_shape_hook")
@@ -362,8 +371,11 @@ def test_bad_caches() -> None:
         "caches: expected one a layer, 3, got 2": held[:2],
         "the same one stands there twice": [held[0]] * 3,
         "must hold equally many tokens, got lengths [0, 1]": with_one(held, 2, used),
-        "expected shape (n_kv_heads=2, n_new, head_dim=4), got (2, 0, 8)": with_one(held, 2, caches.ConcatCache(2, 4)),
-        "got (2, 0, 8): n_kv_heads is 2": with_one(held, 1, caches.ConcatCache(3, 8)),
+        "caches: layer 2: expected head_dim 8, got 4": with_one(held, 2, caches.ConcatCache(2, 4)),
+        "caches: layer 1: expected n_kv_heads 2, got 3": with_one(
+            held, 1, caches.PagedCache(caches.BlockPool(9, 2, 3, 8))
+        ),
+        "must match exactly, but along dimension 2": with_one(held, 2, Learners(2, 4)),
         "cache holds float32, got float64 keys": with_one(held, 1, caches.StaticCache(2, 9, 8, np.float32)),
         "layer 2 has 4 slots, 0 filled, and 5 new tokens do not fit": with_one(held, 2, caches.StaticCache(2, 4, 8)),
         "expected (k, v)": with_one(held, 2, Forgetful()),
@@ -373,6 +385,83 @@ def test_bad_caches() -> None:
             model(random_ids(5), some)
         assert message in str(error.value) and "\n" not in str(error.value)
         assert lengths(held) == {0}
+
+
+class Learners:
+    """The class that the exercise of lesson 02 asks for: no more than append and len."""
+
+    def __init__(self, n_kv_heads: int, head_dim: int) -> None:
+        self.k = self.v = np.zeros((n_kv_heads, 0, head_dim))
+
+    def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.k, self.v = np.concatenate([self.k, k], axis=1), np.concatenate([self.v, v], axis=1)
+        return self.k, self.v
+
+    def __len__(self) -> int:
+        return self.k.shape[1]
+
+
+class Full(Learners):
+    """One that has no room, which nobody can tell from outside."""
+
+    def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if k.shape[1]:
+            raise RuntimeError("no room")
+        return super().append(k, v)
+
+
+def test_the_learners_cache_is_enough() -> None:
+    model, ids = models()[0], random_ids(9)
+    held = model.make_caches(lambda: Learners(2, 8))
+    assert np.abs(in_chunks(lambda part: model(part, held), ids, [4, 0, 5]) - model(ids)).max() < 1e-11
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+def test_what_is_no_list_of_caches() -> None:
+    model, in_torch = models()
+    held = model.make_caches()
+    wrong: dict[str, Any] = {
+        "caches: expected a list, one a layer, 3, got <class 'kvlab.caches.contiguous.ConcatCache'>": held[0],
+        "caches: layer 1 must have `append` and `len`, got <class 'NoneType'>": with_one(held, 1, None),
+        "caches: layer 0 must have `append` and `len`, got <class 'type'>": [Learners, *held[1:]],
+        "got <class 'kvlab.torch_caches.contiguous.ConcatCache'>": in_torch.make_caches(),
+    }
+    for message, some in wrong.items():
+        with pytest.raises(ValueError) as error:
+            model(random_ids(2), some)
+        assert message in str(error.value)
+        assert lengths(held) == {0}
+    with pytest.raises(ValueError, match="caches: layer 0 must have `update` and `len`"):
+        in_torch(torch.zeros(1, 2, dtype=torch.int64), held)
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+def test_another_models_caches_that_hold_tokens() -> None:
+    model, in_torch = models()
+    held, torch_held = model.make_caches(), in_torch.make_caches()
+    other, torch_other = caches.ConcatCache(2, 4), torch_caches.ConcatCache(1, 2, 4)
+    for rows in (4, 8):  # as many tokens everywhere
+        part = np.zeros((2, 3, rows))
+        for one in [other] if rows == 4 else held[:2]:
+            one.append(part, part)
+        for one in [torch_other] if rows == 4 else torch_held[:2]:
+            one.update(torch.from_numpy(part)[None], torch.from_numpy(part)[None])
+    for call in (
+        lambda: model(random_ids(1), with_one(held, 2, other)),
+        lambda: in_torch(torch.zeros(1, 1, dtype=torch.int64), with_one(torch_held, 2, torch_other)),
+    ):
+        with pytest.raises(ValueError, match="caches: layer 2: expected head_dim 8, got 4"):
+            call()
+    assert lengths(held[:2]) == lengths(torch_held[:2]) == {3}
+
+
+def test_a_cache_that_raises_half_way_is_found_by_the_next_call() -> None:
+    model = models()[0]
+    held = with_one(model.make_caches(), 1, Full(2, 8))
+    with pytest.raises(RuntimeError, match="no room"):
+        model(random_ids(5), held)
+    with pytest.raises(ValueError, match=r"got lengths \[0, 5\]: after a call that stopped half-way start with empty"):
+        model(random_ids(1), held)
 
 
 class Forgetful:
@@ -391,6 +480,7 @@ def test_bad_torch_caches() -> None:
     held = model.make_caches()
     for message, some in {
         "expected shape (batch=2, ": with_one(held, 2, torch_caches.ConcatCache(2, 2, 8)),
+        "expected head_dim 8, got 4": with_one(held, 2, torch_caches.ConcatCache(1, 2, 4)),
         "expected torch.float32": with_one(held, 2, torch_caches.StaticCache(1, 2, 9, 8)),
         "layer 1 has 4 slots": with_one(held, 1, torch_caches.StaticCache(1, 2, 4, 8, torch.float64)),
     }.items():

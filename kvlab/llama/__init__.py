@@ -96,7 +96,7 @@ def changed_files(folder: Path) -> list[str]:
     try:
         stamps = json.loads((folder / CHECKED).read_text(encoding="utf-8"))
         return [name for name, (*stamp, _) in stamps.items() if stamp_of(folder / name) != stamp]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError, TypeError, AttributeError):
         return [CHECKED]

@@ -5,6 +5,7 @@ NumPy, which has no bfloat16 of its own: such a number is the upper half of a fl
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
 
     Raises:
         ValueError: a file is missing, is no safetensors file, or is shorter or longer than its header says; a dtype
-            other than float64, float32, float16 and bfloat16.
+            other than float64, float32, float16 and bfloat16; when a tensor is read, a number in it that is not finite.
     """
 
     def __init__(self, folder: Path, dtype: DTypeLike = np.float32) -> None:
@@ -46,6 +47,8 @@ class Checkpoint(Mapping[str, np.ndarray]):
         raw = np.fromfile(path, kind, count=(end - begin) // np.dtype(kind).itemsize, offset=start + begin)
         if entry["dtype"] == "BF16":
             raw = (raw.astype(np.uint32) << 16).view(np.float32)
+        if not np.isfinite(raw).all():
+            raise ValueError(f"{path}: {name} holds NaN or infinity: fetch or convert the file again")
         return raw.astype(self.dtype, copy=False).reshape(entry["shape"])
 
     def __iter__(self) -> Iterator[str]:
@@ -75,7 +78,12 @@ def read_header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
     header.pop("__metadata__", None)
     for name, entry in header.items():
         _expect_entry(path, name, entry)
-    expected = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    end = 0
+    for begin, next_end in sorted(entry["data_offsets"] for entry in header.values()):
+        if begin != end:
+            raise ValueError(f"{path}: the header's arrays overlap or leave a gap: fetch or convert the file again")
+        end = next_end
+    expected = 8 + length + end
     if size != expected:
         raise ValueError(f"{path}: expected {expected:,} bytes by its header, got {size:,}: fetch or convert it again")
     return 8 + length, header
@@ -84,24 +92,28 @@ def read_header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
 def _expect_entry(path: Path, name: str, entry: Any) -> None:
     try:
         kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        is_whole = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
+        is_whole = isinstance(kind, str) and all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
     except (TypeError, KeyError, ValueError):
         is_whole = False
     if not is_whole:
         raise ValueError(f"{path}: the header's entry of {name!r} is damaged: fetch or convert the file again")
     if kind not in STORED:
         raise ValueError(f"{path}: {name} is stored as {kind}, which is not supported, expected {', '.join(STORED)}")
-    if end - begin != int(np.prod(shape, dtype=np.int64)) * np.dtype(STORED[kind]).itemsize:
+    if end - begin != math.prod(shape) * np.dtype(STORED[kind]).itemsize:
         raise ValueError(f"{path}: {name} of shape {tuple(shape)} does not fill its {end - begin:,} bytes")
 
 
 def _shards(folder: Path) -> list[str]:
-    index = folder / INDEX
-    if not index.exists():
-        if not (folder / SINGLE).exists():
-            raise ValueError(f"{folder}: expected {SINGLE} or {INDEX}, there is neither")
+    """Names of the files: the single one where there is one, as transformers has it, whatever index lies beside it."""
+    if (folder / SINGLE).exists():
         return [SINGLE]
+    index = folder / INDEX
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except FileNotFoundError:
+        raise ValueError(f"{folder}: expected {SINGLE} or {INDEX}, there is neither") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index}: expected an index with a weight_map, got {error!r}") from None
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{index}: expected a weight_map of tensors to file names, got {sorted(map(str, names))[0]}")
+    return sorted(names)

@@ -67,7 +67,7 @@ def read_config(folder: Path) -> LlamaConfig:
     path = folder / "config.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder}: expected a checkpoint folder with config.json, there is none") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected a JSON object, got {error}") from None
@@ -105,7 +105,7 @@ def from_hugging_face(fields: dict[str, Any]) -> LlamaConfig:
         max_positions=_count(fields, "max_position_embeddings", 2048),
         rope_base=_positive(rope, "rope_theta", 10000.0),
         norm_eps=_positive(fields, "rms_norm_eps", 1e-6),
-        tied=bool(fields.get("tie_word_embeddings", False)),
+        tied=_field(fields, "tie_word_embeddings", False, _flag),
         rope_scaling=_scaling(rope),
     )
 
@@ -163,6 +163,12 @@ def _positive(fields: dict[str, Any], name: str, default: float | None = None) -
         return float(value)
 
     return _field(fields, name, default, check)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"tie_word_embeddings: expected true or false, got {value!r}")
+    return value
 
 
 def _field(fields: dict[str, Any], name: str, default: Any, check: Callable[[Any], Any]) -> Any:

@@ -9,7 +9,15 @@ from jaxtyping import Bool, Float, Int
 from kvlab.attention import attention, merge_heads, split_heads
 from kvlab.caches import ConcatCache, attendable
 from kvlab.decoder import rms_norm
-from kvlab.llama.calls import expect_caches, expect_context, expect_ids, expect_ints, expect_mask, most_rows
+from kvlab.llama.calls import (
+    expect_caches,
+    expect_context,
+    expect_ids,
+    expect_ints,
+    expect_mask,
+    expect_positions,
+    most_rows,
+)
 from kvlab.llama.config import LlamaConfig, rope_frequencies
 from kvlab.llama.weights import Layer, Weights
 from kvlab.trace import Trace
@@ -76,7 +84,8 @@ class Llama:
 
         Raises:
             ValueError: ids, positions or a mask that do not fit; more tokens than the model has positions; not one
-                cache a layer, or caches of another shape or of unequal length. The caches are as they were.
+                cache a layer, or caches of another shape or of unequal length. The caches are as they were. When a
+                cache itself raises in the middle, the layers before it hold the new tokens: start with empty ones.
         """
         n_past = self._expect(ids, caches, positions, mask)
         if trace is not None:
@@ -155,7 +164,7 @@ class Llama:
             expect_ids(c, int(ids.min()), int(ids.max()))
         n_past = 0
         if caches is not None:
-            n_past = expect_caches(c, caches, n_new, lambda cache: attendable(cache, *self._no_rows()))
+            n_past = expect_caches(c, caches, n_new, "append", lambda one: attendable(one, *self._no_rows()))
         if mask is not None:
             expect_mask(mask, n_new, n_past + n_new, caches)
         if self.rotate_on_read and positions is not None:
@@ -164,13 +173,8 @@ class Llama:
             expect_context(c, int(min(n_past, most_rows(caches))), n_new)
         elif positions is None:
             expect_context(c, n_past, n_new)
-        elif expect_ints("positions", positions, n_new=n_new) and not 0 <= positions.min() <= positions.max() < (
-            c.max_positions
-        ):
-            raise ValueError(
-                f"positions must be 0 to {c.max_positions - 1}, the model's context, "
-                f"got {positions.min()} to {positions.max()}"
-            )
+        else:
+            expect_positions(c, positions, n_new)
         return n_past
 
 

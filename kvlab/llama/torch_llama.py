@@ -78,7 +78,8 @@ class TorchLlama(nn.Module):
 
         Raises:
             ValueError: ids that do not fit; more tokens than the model has positions; not one cache a layer, or caches
-                of another shape, dtype or device, or of unequal length. The caches are as they were.
+                of another shape, dtype or device, or of unequal length. The caches are as they were. When a cache
+                itself raises in the middle, the layers before it hold the new tokens: start with empty ones.
         """
         n_past = self._expect(ids, caches)
         turn = self.turn(n_past, n_past + ids.shape[1])
@@ -126,6 +127,8 @@ class TorchLlama(nn.Module):
     def _expect(self, ids: Ids, caches: Sequence[Any] | None) -> int:
         """Refuse what does not fit; return the tokens cached."""
         size = expect("ids", ids, ("batch", "n"))
+        if not isinstance(ids, torch.Tensor):
+            raise ValueError(f"ids: expected a tensor, got {type(ids).__name__}")
         if ids.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"ids: expected int64 or int32, got {ids.dtype}")
         # On a GPU, looking at the ids would stop the queue at every step; it refuses a row out of range by itself.
@@ -135,7 +138,7 @@ class TorchLlama(nn.Module):
         if caches is not None:
             c = self.config
             nothing = self.embed.weight.new_zeros(size["batch"], c.n_kv_heads, 0, c.head_dim)
-            n_past = expect_caches(c, caches, size["n"], lambda cache: attendable(cache, nothing, nothing))
+            n_past = expect_caches(c, caches, size["n"], "update", lambda one: attendable(one, nothing, nothing))
         held = min(n_past, most_rows(caches)) if self.rotate_on_read and caches else n_past
         expect_context(self.config, int(held), size["n"])
         return n_past

@@ -102,9 +102,10 @@ def expected_shapes(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...]]
 
 def _expect_tensors(tensors: Mapping[str, np.ndarray], config: LlamaConfig) -> None:
     """Refuse what `gather_weights` refuses, before any tensor is read."""
-    expected = dict(expected_shapes(config))
+    expected = set()  # filled on the way: a config.json may speak of a billion layers
     shape_of = getattr(tensors, "shape", None) or (lambda name: tensors[name].shape)
-    for name, shape in expected.items():
+    for name, shape in expected_shapes(config):
+        expected.add(name)
         if name not in tensors:
             raise ValueError(f"checkpoint: {name} is missing, expected shape {shape}")
         if shape_of(name) != shape:
