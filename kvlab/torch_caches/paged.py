@@ -3,13 +3,13 @@
 import torch
 from jaxtyping import Float
 
-from kvlab.shapes import expect_count
+from kvlab.caches.blocks import CountedBlocks, Event, SequenceInBlocks
 from kvlab.torch_caches.protocol import Pair, Rows, expect_rows
 
 Blocks = Float[torch.Tensor, "n_blocks n_kv_heads block_size head_dim"]
 
 
-class BlockPool:
+class BlockPool(CountedBlocks):
     """Storage for keys and values in `n_blocks` blocks of `block_size` slots, with a count of holders for each block.
 
     `kvlab.caches.BlockPool` in PyTorch. A block with count 0 is free. Whoever takes one holds it; whoever shares it
@@ -19,6 +19,7 @@ class BlockPool:
         n_blocks, block_size: blocks in all, and tokens in one.
         n_kv_heads, head_dim: of one token's keys.
         dtype, device: of keys and values.
+        events: a list that is given what the caches of this pool do; None records nothing.
 
     Attributes:
         k, v: (n_blocks, n_kv_heads, block_size, head_dim).
@@ -42,59 +43,14 @@ class BlockPool:
         head_dim: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        events: list[Event] | None = None,
     ) -> None:
-        self.n_blocks = expect_count("n_blocks", n_blocks, 1)
-        self.block_size = expect_count("block_size", block_size, 1)
-        self.n_kv_heads = expect_count("n_kv_heads", n_kv_heads, 1)
-        self.head_dim = expect_count("head_dim", head_dim, 1)
-        self.k: Blocks = torch.zeros(n_blocks, n_kv_heads, block_size, head_dim, dtype=dtype, device=device)
+        super().__init__(n_blocks, block_size, n_kv_heads, head_dim, events)
+        self.k: Blocks = torch.zeros(self.shape, dtype=dtype, device=device)
         self.v: Blocks = torch.zeros_like(self.k)
-        self._counts = [0] * n_blocks
-        self._free = list(range(n_blocks))[::-1]  # a stack: the lowest number first, then the one freed last
-
-    def allocate(self) -> int:
-        """Hand out a free block, with count 1. MemoryError when no block is free."""
-        if not self._free:
-            raise MemoryError(f"pool empty: all {self.n_blocks} blocks are in use, release one or make the pool larger")
-        block = self._free.pop()
-        self._counts[block] = 1
-        return block
-
-    def retain(self, block: int) -> None:
-        """One more holder of a block in use. ValueError when it is not in use."""
-        self._counts[self._used("retain", block)] += 1
-
-    def release(self, block: int) -> None:
-        """One holder less; the last one's release makes the block free. ValueError when it is not in use."""
-        block = self._used("release", block)
-        self._counts[block] -= 1
-        if self._counts[block] == 0:
-            self._free.append(block)
-
-    def count(self, block: int) -> int:
-        """Holders of a block in use. ValueError when it is not in use."""
-        return self._counts[self._used("count", block)]
-
-    @property
-    def n_free(self) -> int:
-        """Blocks that nobody holds."""
-        return len(self._free)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the whole pool, in use or free."""
-        return self.k.nbytes + self.v.nbytes
-
-    def _used(self, what: str, block: int) -> int:
-        number = expect_count("block", block)
-        if number >= self.n_blocks:
-            raise ValueError(f"{what}: the pool has blocks 0 to {self.n_blocks - 1}, got {number}")
-        if self._counts[number] == 0:
-            raise ValueError(f"{what}: block {number} is not in use")
-        return number
 
 
-class PagedCache:
+class PagedCache(SequenceInBlocks):
     """The keys and values of one sequence, in blocks of a pool that other sequences use too.
 
     `kvlab.caches.PagedCache` with a batch axis of size 1: a cache is one sequence, since each has a length, a table and
@@ -115,11 +71,6 @@ class PagedCache:
     ([0, 1], [0, 2], 6, (1, 2, 6, 3))
     """
 
-    def __init__(self, pool: BlockPool) -> None:
-        self.pool = pool
-        self.block_table: list[int] = []
-        self._length = 0
-
     def update(self, k: Rows, v: Rows) -> None:
         """Write the new rows behind those stored; `gather` gives them all.
 
@@ -130,66 +81,13 @@ class PagedCache:
             ValueError: another shape, dtype or device than the pool's.
             MemoryError: the pool has too few free blocks. In either case nothing has changed, here or in the pool.
         """
-        pool, size = self.pool, self.pool.block_size
-        n_new = expect_rows(k, v, pool.k, batch=1, n_kv_heads=pool.n_kv_heads, head_dim=pool.head_dim)
-        if n_new:
-            self._reserve(n_new)
-        done = 0
-        while done < n_new:
-            block, slot = self.block_table[self._length // size], self._length % size
-            n = min(size - slot, n_new - done)
-            pool.k[block, :, slot : slot + n] = k[0, :, done : done + n]
-            pool.v[block, :, slot : slot + n] = v[0, :, done : done + n]
-            self._length += n
-            done += n
+        pool = self.pool
+        expect_rows(k, v, pool.k, batch=1, n_kv_heads=pool.n_kv_heads, head_dim=pool.head_dim)
+        self._write(k[0], v[0])
 
     def gather(self) -> Pair:
         """All rows in two new tensors (1, n_kv_heads, n_total, head_dim), oldest first. Copies every row, each time."""
         return self._in_order(self.pool.k), self._in_order(self.pool.v)
-
-    def fork(self) -> "PagedCache":
-        """A second sequence with the same tokens. Shares every block; whoever writes a shared one first copies it."""
-        other = PagedCache(self.pool)
-        for block in self.block_table:
-            self.pool.retain(block)
-        other.block_table, other._length = list(self.block_table), self._length
-        return other
-
-    def free(self) -> None:
-        """Let go of every block. The cache is empty then, as new; freeing an empty one does nothing."""
-        for block in self.block_table:
-            self.pool.release(block)
-        self.block_table, self._length = [], 0
-
-    def reset(self) -> None:
-        """The same as free."""
-        self.free()
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the blocks in this table, shared ones included: summed over forks it counts those again."""
-        return len(self.block_table) * (self.pool.n_bytes // self.pool.n_blocks)
-
-    def _reserve(self, n_new: int) -> None:
-        """Make the last block this sequence's own and take all blocks that n_new tokens need, or change nothing."""
-        pool, size = self.pool, self.pool.block_size
-        n_more = -(-(self._length + n_new) // size) - len(self.block_table)
-        # Only a partly filled block is written again, so only the last one can need a copy.
-        copy = self._length % size > 0 and pool.count(self.block_table[-1]) > 1
-        if n_more + copy > pool.n_free:
-            raise MemoryError(
-                f"pool empty: {n_new} more tokens need {n_more + copy} more blocks and {pool.n_free} of "
-                f"{pool.n_blocks} are free, free a sequence or make the pool larger"
-            )
-        if copy:
-            old, new = self.block_table[-1], pool.allocate()
-            pool.k[new], pool.v[new] = pool.k[old], pool.v[old]
-            self.block_table[-1] = new
-            pool.release(old)
-        self.block_table += [pool.allocate() for _ in range(n_more)]
 
     def _in_order(self, blocks: Blocks) -> Float[torch.Tensor, "1 n_kv_heads n_total head_dim"]:
         """The rows of this table out of the pool's blocks."""

@@ -779,9 +779,9 @@ def decode_all(prompts, n_new, n_blocks):
     """Greedy, side by side, a pool for each layer; the texts, who was preempted, and all tokens run."""
     pools = [BlockPool(n_blocks, 4, 2, 8) for _ in range(2)]
     texts, held, preempted, n_run = [list(p) for p in prompts], {}, [], 0
-    todo = set(range(len(texts)))
-    while todo:
-        for i in sorted(todo):
+    unfinished = set(range(len(texts)))
+    while unfinished:
+        for i in sorted(unfinished):
             mine = held.setdefault(i, [PagedCache(pool) for pool in pools])
             fed = np.array(texts[i][len(mine[0]) :])  # the newest token, or everything that is not stored
             try:
@@ -793,7 +793,7 @@ def decode_all(prompts, n_new, n_blocks):
                 texts[i].append(int(logits[-1].argmax()))
                 n_run += len(fed)
                 leaves = i if len(texts[i]) == len(prompts[i]) + n_new else None
-                todo -= {leaves}
+                unfinished -= {leaves}
             if leaves is not None:
                 for cache in held.pop(leaves):
                     cache.free()
