@@ -123,7 +123,7 @@ class SequenceInBlocks:
 
     def fork(self: S, name: str | None = None) -> S:
         """A second sequence with the same tokens. Shares every block; whoever writes a shared one first copies it."""
-        other = type(self)(self.pool, name)
+        other = type(self)(self.pool) if name is None else type(self)(self.pool, name)
         for block in self.block_table:
             self.pool.retain(block)
         other.block_table, other._length = list(self.block_table), self._length
